@@ -1,0 +1,38 @@
+# The two commands a newcomer needs: `make run` and `make test`. Both prepare .venv first.
+PYTHON ?= python3.11
+BIN := .venv/bin
+
+.PHONY: run test check lint types tests test-exhaustive bench format clean
+
+run: .venv/ready
+	$(BIN)/evenstep demo
+
+test: .venv/ready lint types tests
+
+lint: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: .venv/ready
+	$(BIN)/mypy
+
+tests: .venv/ready
+	$(BIN)/pytest -n 2 -m "not exhaustive"
+
+test-exhaustive: .venv/ready
+	$(BIN)/pytest -n 2 -m exhaustive
+
+bench: .venv/ready
+	$(BIN)/python benchmarks/bench_plan.py
+
+format: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@

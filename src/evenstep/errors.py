@@ -1,0 +1,21 @@
+"""Errors of evenstep: one base class; every message names the thing, the value and the remedy."""
+
+
+class EvenstepError(Exception):
+    """Report bad input or a limit of the theory; the command line prints the message and exits with 2."""
+
+
+class GraphError(EvenstepError):
+    """Report a graph or a code that is malformed, cyclic, or has no live path."""
+
+
+class InputError(EvenstepError):
+    """Report an argument outside what is accepted."""
+
+
+class TraceError(EvenstepError):
+    """Report a module that cannot be read as a graph."""
+
+
+class PlanError(EvenstepError):
+    """Report a plan that does not fit the model, or a plan file that cannot be read."""

@@ -1,0 +1,243 @@
+"""From a code to the graph of a whole network: stem, DAG, readout, with the parameter names of `evenstep.spaces`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from evenstep.errors import InputError
+from evenstep.graph.codes import Wiring, parse_dag_code, parse_nasbench201_code
+from evenstep.graph.model import Edge, Graph, Parameter, Vertex
+from evenstep.graph.windows import average_share, tap_coverage
+
+Order = Literal["pre", "post"]
+Norm = Literal["none", "batch", "layer"]
+
+
+@dataclass
+class _Sheet:
+    """Collect vertices, edges and parameters while a network is written down."""
+
+    vertices: dict[str, Vertex] = field(default_factory=dict)
+    edges: list[Edge] = field(default_factory=list)
+    parameters: list[Parameter] = field(default_factory=list)
+
+    def edge(self, edge: Edge) -> str:
+        """Add an edge and the vertices it joins; return its target."""
+        for end in (edge.source, edge.target):
+            self.vertices.setdefault(end, Vertex(end))
+        self.edges.append(edge)
+        return edge.target
+
+    def norm(self, source: str, target: str, name: str, width: int) -> str:
+        """Add a normalisation with a gain and a bias."""
+        self.parameters.append(Parameter(f"{name}.weight", "gain", (width,)))
+        self.parameters.append(Parameter(f"{name}.bias", "bias", (width,)))
+        return self.edge(Edge(source, target, "norm", parameters=(f"{name}.weight", f"{name}.bias")))
+
+    def graph(self) -> Graph:
+        return Graph.build(
+            self.vertices.values(), self.edges, inputs=("input",), outputs=("output",), parameters=self.parameters
+        )
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Say what a weight looks like: a matrix (kernel 1, no image) or a convolution that keeps the image's size."""
+
+    kernel: int = 1
+    image: int = 0
+    bias: bool = True
+
+    def weight(
+        self,
+        sheet: _Sheet,
+        source: str,
+        target: str,
+        name: str,
+        sizes: tuple[int, int],
+        *,
+        activation: str | None,
+        first: bool = True,
+    ) -> str:
+        """Add a weight edge with its parameters; `sizes` is (input units, output units)."""
+        taps, side = (self.kernel**2, (self.kernel,) * 2) if self.image else (1, ())
+        fan_in, fan_out = sizes[0] * taps, sizes[1] * taps
+        names = [f"{name}.weight"]
+        shape = (sizes[1], sizes[0], *side)
+        sheet.parameters.append(
+            Parameter(names[0], "weight", shape, fan_in=fan_in, fan_out=fan_out, kernel_size=float(self.kernel))
+        )
+        if self.bias:
+            names.append(f"{name}.bias")
+            sheet.parameters.append(Parameter(names[1], "bias", (sizes[1],), fan_in=fan_in, fan_out=fan_out))
+        return sheet.edge(
+            Edge(
+                source,
+                target,
+                "weight",
+                parameters=tuple(names),
+                fan_in=fan_in,
+                fan_out=fan_out,
+                kernel_size=float(self.kernel),
+                depth=int(activation is not None),
+                gain=self.coverage(),
+                activation=activation,
+                activation_first=first,
+            )
+        )
+
+    def coverage(self) -> float:
+        """Return the share of taps inside the image for a convolution that keeps its size."""
+        if not self.image or self.kernel == 1:
+            return 1.0
+        half = (self.kernel // 2,) * 2
+        return tap_coverage(
+            (self.image,) * 2, (self.kernel,) * 2, stride=(1, 1), padding=half, dilation=(1, 1)
+        )
+
+
+def dag_mlp_graph(
+    code: str,
+    *,
+    width: int = 256,
+    inputs: int = 3072,
+    classes: int = 10,
+    order: Order = "pre",
+    norm: Norm = "none",
+    activation: str = "relu",
+) -> Graph:
+    """Return the graph of `spaces.DagMLP(code, ...)`.
+
+    Order `pre`: `z_t = sum W act(z_s) + sum over skips z_s`, readout on `act(z_last)`; order `post`:
+    `x_t = sum act(W x_s) + sum over skips x_s`, `x_0 = act(W x)`, readout on `x_last` (`eq:forward_dag`).
+
+    >>> dag_mlp_graph("2_12").in_degree("2")
+    2
+    """
+    _check(width=width, inputs=inputs, classes=classes)
+    return _dag(code, _Layer(), inputs, width, classes, order, norm, activation)
+
+
+def dag_cnn_graph(
+    code: str,
+    *,
+    width: int = 64,
+    channels: int = 3,
+    classes: int = 10,
+    kernel_size: int = 3,
+    image_size: int = 32,
+    order: Order = "pre",
+    norm: Norm = "none",
+    activation: str = "relu",
+) -> Graph:
+    """Return the graph of `spaces.DagCNN(code, ...)` on square images: convolutions, pooled linear readout."""
+    _check(width=width, channels=channels, classes=classes, kernel_size=kernel_size, image_size=image_size)
+    if kernel_size % 2 == 0:
+        raise InputError(f"kernel_size is {kernel_size}; an odd one keeps the image's size: give 1, 3, 5, 7, ...")
+    layer = _Layer(kernel=kernel_size, image=image_size)
+    return _dag(code, layer, channels, width, classes, order, norm, activation)
+
+
+def nasbench201_graph(
+    code: str, *, channels: int = 16, inputs: int = 3, classes: int = 10, image_size: int = 32
+) -> Graph:
+    """Return the graph of one NAS-Bench-201 cell between stem and readout: `spaces.NasBench201(cells=1, stages=1)`.
+
+    Convolutions are ReLU-Conv-BatchNorm, so a path's depth is its number of convolutions plus one for the ReLU in
+    front of the readout.
+    """
+    _check(channels=channels, inputs=inputs, classes=classes, image_size=image_size)
+    wiring = parse_nasbench201_code(code).live()
+    sheet = _Sheet()
+    stem = _Layer(kernel=3, image=image_size, bias=False)
+    at = stem.weight(sheet, "input", "stem.conv", "stem.conv", (inputs, channels), activation=None)
+    sheet.norm(at, "0", "stem.norm", channels)
+    pooled = average_share(
+        (image_size,) * 2, (3, 3), stride=(1, 1), padding=(1, 1), count_padding=False
+    )
+    for edge in wiring.edges:
+        source, target, name = str(edge.source), str(edge.target), f"cells.0.edges.{edge.source}_{edge.target}"
+        if edge.op == "skip_connect":
+            sheet.edge(Edge(source, target, "identity"))
+        elif edge.op == "avg_pool_3x3":
+            sheet.edge(Edge(source, target, "average", gain=pooled, amplitude=pooled, window=9))
+        else:
+            layer = _Layer(kernel=int(edge.op[-1]), image=image_size, bias=False)
+            middle = f"{edge.source}_{edge.target}.conv"
+            layer.weight(sheet, source, middle, f"{name}.conv", (channels, channels), activation="relu")
+            sheet.norm(middle, target, f"{name}.norm", channels)
+    last = str(wiring.vertex_count - 1)
+    at = sheet.norm(last, f"{last}.norm", "norm", channels)
+    _pooled_readout(sheet, at, last, channels, classes, image_size, activation="relu")
+    return sheet.graph()
+
+
+def _dag(
+    code: str,
+    layer: _Layer,
+    inputs: int,
+    width: int,
+    classes: int,
+    order: Order,
+    norm: Norm,
+    activation: str,
+) -> Graph:
+    if order not in ("pre", "post"):
+        raise InputError(f"order is '{order}'; choose 'pre' or 'post'")
+    if norm not in ("none", "batch", "layer"):
+        raise InputError(f"norm is '{norm}'; choose 'none', 'batch' or 'layer'")
+    if norm != "none" and order == "post":
+        raise InputError(f"norm is '{norm}' with order 'post'; norms are defined for order 'pre': use that")
+    wiring = parse_dag_code(code).live()
+    pre = order == "pre"
+    sheet = _Sheet()
+    layer.weight(
+        sheet, "input", "0", "stem", (inputs, width), activation=None if pre else activation, first=False
+    )
+    last = str(wiring.vertex_count - 1)
+    read = dict(_normed(sheet, wiring, width)) if norm != "none" else {}
+    for edge in wiring.edges:
+        source, target = str(edge.source), str(edge.target)
+        if edge.op == "skip":
+            sheet.edge(Edge(source, target, "identity"))
+        else:
+            layer.weight(
+                sheet,
+                read.get(source, source),
+                target,
+                f"edges.{source}_{target}",
+                (width, width),
+                activation=activation,
+                first=pre,
+            )
+    at = read.get(last, last)
+    if layer.image:
+        _pooled_readout(sheet, at, last, width, classes, layer.image, activation=activation if pre else None)
+    else:
+        _Layer().weight(sheet, at, "output", "readout", (width, classes), activation=activation if pre else None)
+    return sheet.graph()
+
+
+def _normed(sheet: _Sheet, wiring: Wiring, width: int) -> Iterator[tuple[str, str]]:
+    """Add a norm behind every vertex that is read through an activation; yield (vertex, normed vertex)."""
+    last = wiring.vertex_count - 1
+    for number in sorted({e.source for e in wiring.edges if e.op == "weight"} | {last}):
+        yield str(number), sheet.norm(str(number), f"{number}.norm", f"norms.{number}", width)
+
+
+def _pooled_readout(
+    sheet: _Sheet, at: str, last: str, width: int, classes: int, image: int, *, activation: str | None
+) -> None:
+    if activation:
+        at = sheet.edge(Edge(at, f"{last}.{activation}", "activation", depth=1, activation=activation))
+    positions = image**2
+    at = sheet.edge(Edge(at, "pooled", "average", gain=1 / positions, amplitude=1 / positions, window=positions))
+    _Layer().weight(sheet, at, "output", "readout", (width, classes), activation=None)
+
+
+def _check(**sizes: int) -> None:
+    for name, value in sizes.items():
+        if not isinstance(value, int) or value < 1:
+            raise InputError(f"{name} is {value!r}; give a whole number from 1 up")

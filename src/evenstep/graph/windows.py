@@ -1,0 +1,57 @@
+"""What zero padding takes away: how many taps of a sliding window meet the signal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from math import prod
+
+
+def _taps(size: int, kernel: int, stride: int, padding: int, dilation: int) -> Iterator[int]:
+    """Yield, for every output position along one axis, the number of taps that fall inside the signal."""
+    outputs = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+    for output in range(outputs):
+        start = output * stride - padding
+        yield sum(0 <= start + tap * dilation < size for tap in range(kernel))
+
+
+@lru_cache(maxsize=4096)
+def _axis(size: int, kernel: int, stride: int, padding: int, dilation: int) -> tuple[float, float]:
+    """Return the mean over positions of (taps inside / kernel) and of (1 / taps inside) along one axis."""
+    counts = list(_taps(size, kernel, stride, padding, dilation)) or [kernel]
+    return sum(counts) / (kernel * len(counts)), sum(1 / max(count, 1) for count in counts) / len(counts)
+
+
+def tap_coverage(
+    size: Sequence[int],
+    kernel: Sequence[int],
+    *,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> float:
+    """Return the share of a kernel's taps that meet no padding, averaged over output positions.
+
+    >>> round(tap_coverage((8, 8), (3, 3), stride=(1, 1), padding=(1, 1), dilation=(1, 1)), 4)
+    0.8403
+    """
+    return prod(_axis(*axis)[0] for axis in zip(size, kernel, stride, padding, dilation, strict=True))
+
+
+def average_share(
+    size: Sequence[int],
+    kernel: Sequence[int],
+    *,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    count_padding: bool,
+) -> float:
+    """Return the second moment an average pool keeps of a field that is white over positions.
+
+    A mean over c taps keeps 1/c of it; taps on padding bring nothing, and count in the divisor or not.
+    """
+    share = 1.0
+    for s, k, d, p in zip(size, kernel, stride, padding, strict=True):
+        inside, inverse = _axis(s, k, d, p, 1)
+        share *= inside / k if count_padding else inverse
+    return share

@@ -1,0 +1,212 @@
+"""Operators that act on single entries: activations, arithmetic, dropout, casts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evenstep.module.ops.registry import handle_each, handles
+from evenstep.module.values import Call, Constant, Handler, Incoming, Outcome, ParameterUse, ParameterValue, Signal
+
+# Activations without parameters, by operator. Depth 1: they are what the paper counts as a path's ReLUs.
+_ACTIVATIONS = {
+    "aten.relu": "relu",
+    "aten.relu6": "relu6",
+    "aten.selu": "selu",
+    "aten.silu": "silu",
+    "aten.mish": "mish",
+    "aten.tanh": "tanh",
+    "aten.sigmoid": "sigmoid",
+    "aten.log_sigmoid": "logsigmoid",
+    "aten.hardswish": "hardswish",
+    "aten.hardsigmoid": "hardsigmoid",
+    "aten.rrelu": "leaky_relu:0.229",
+    "aten.softsign": "softsign",
+}
+# Functions that shape a signal but are no activations of a network: no depth.
+_FUNCTIONS = {
+    "aten.abs": "abs",
+    "aten.square": "square",
+    "aten.exp": "exp",
+    "aten.sqrt": "sqrt",
+    "aten.rsqrt": "rsqrt",
+    "aten.reciprocal": "reciprocal",
+    "aten.log": "log",
+    "aten.log1p": "log1p",
+    "aten.sin": "sin",
+    "aten.cos": "cos",
+    "aten.erf": "erf",
+}
+_COPIES = (
+    "aten.dropout aten.alpha_dropout aten.feature_dropout aten.native_dropout aten.clone aten.contiguous aten.detach "
+    "aten.alias aten.to aten._to_copy aten.type_as aten.lift_fresh_copy aten.lift_fresh aten.bernoulli aten.round "
+    "aten.nan_to_num aten.masked_fill aten.requires_grad_ aten.float aten.half aten.bfloat16 aten.double "
+    "aten.feature_alpha_dropout aten.positive aten.floor aten.ceil aten.trunc aten.rand_like"
+).split()
+
+
+def activation(name: str, *, depth: int = 1) -> Handler:
+    """Return a handler for an activation of one signal, named as in `evenstep.rules.activations`."""
+
+    def handler(call: Call) -> Outcome:
+        return Outcome((Incoming(call.signals()[0], "activation", depth=depth, activation=name),))
+
+    return handler
+
+
+def identity(call: Call) -> Outcome:
+    """Pass the first signal on unchanged."""
+    return Outcome((Incoming(call.signals()[0]),))
+
+
+for _op, _name in _ACTIVATIONS.items():
+    handles(_op)(activation(_name))
+for _op, _name in _FUNCTIONS.items():
+    handles(_op)(activation(_name, depth=0))
+handle_each(_COPIES, identity)
+
+
+@handles("aten.gelu")
+def _gelu(call: Call) -> Outcome:
+    tanh = call.kwargs.get("approximate", call.argument(1, "approximate", "none")) == "tanh"
+    return activation("gelu_tanh" if tanh else "gelu")(call)
+
+
+@handles("aten.leaky_relu")
+def _leaky_relu(call: Call) -> Outcome:
+    return activation(f"leaky_relu:{call.argument(1, 'negative_slope', 0.01)}")(call)
+
+
+@handles("aten.prelu")
+def _prelu(call: Call) -> Outcome:
+    slope = call.args[1]
+    if not isinstance(slope, ParameterValue):
+        return activation("leaky_relu:0.25")(call)
+    size = call.rms(slope.names[0])
+    outcome = activation(f"leaky_relu:{0.25 if size is None else size}")(call)
+    uses = tuple(ParameterUse(name, "raw", note="slope of a PReLU") for name in slope.names)
+    incoming = Incoming(
+        outcome.incoming[0].signal,
+        "activation",
+        parameters=slope.names,
+        depth=1,
+        activation=outcome.incoming[0].activation,
+    )
+    return Outcome((incoming,), uses=uses)
+
+
+@handles("aten.elu", "aten.celu")
+def _elu(call: Call) -> Outcome:
+    kind = "celu" if "celu" in call.op else "elu"
+    return activation(f"{kind}:{call.argument(1, 'alpha', 1.0)}")(call)
+
+
+@handles("aten.softplus")
+def _softplus(call: Call) -> Outcome:
+    return activation(f"softplus:{call.argument(1, 'beta', 1.0)}")(call)
+
+
+@handles("aten.hardtanh")
+def _hardtanh(call: Call) -> Outcome:
+    low, high = call.argument(1, "min_val", -1.0), call.argument(2, "max_val", 1.0)
+    return activation("relu6" if (low, high) == (0.0, 6.0) else "hardtanh")(call)
+
+
+@handles("aten.clamp", "aten.clip", "aten.clamp_min", "aten.threshold")
+def _clamp(call: Call) -> Outcome:
+    low = call.argument(1, "min")
+    high = call.argument(2, "max") if "clamp_min" not in call.op and "threshold" not in call.op else None
+    if low == 0 and not isinstance(low, bool):
+        return activation("relu6" if high == 6 else "relu")(call)
+    return identity(call)  # a guard against extremes, as a rule
+
+
+@handles("aten.softmax", "aten._softmax", "aten.log_softmax", "aten._log_softmax", "aten.softmin")
+def _softmax(call: Call) -> Outcome:
+    signal = call.signals()[0]
+    if "log" in call.op:  # the loss's business: the logits, shifted
+        return Outcome((Incoming(signal),))
+    entries = signal.shape[call.argument(1, "dim", -1)] if signal.shape else 1
+    edge = Incoming(signal, "activation", depth=1, activation=f"softmax:{entries}")
+    return Outcome((edge,), probability=True)
+
+
+@handles("aten.pow")
+def _pow(call: Call) -> Outcome:
+    exponent = call.argument(1, "exponent")
+    if not isinstance(call.args[0], Signal) or not isinstance(exponent, int | float):
+        return identity(call)
+    if exponent == 1:
+        return identity(call)
+    named = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+    return activation(named.get(exponent, f"pow:{exponent}"), depth=0)(call)
+
+
+# Arithmetic
+
+
+@handles("aten.add", "aten.sub", "aten.rsub")
+def _add(call: Call) -> Outcome:
+    first, second = call.args[0], call.argument(1, "other")
+    alpha = float(call.kwargs.get("alpha", 1.0))
+    signs = {"add": (1.0, alpha), "sub": (1.0, -alpha), "rsub": (-alpha, 1.0)}[call.op.split(".")[1].rstrip("_")]
+    incoming, uses = [], []
+    for value, sign in zip((first, second), signs, strict=True):
+        if isinstance(value, Signal):
+            incoming.append(Incoming(value, amplitude=sign))
+        elif isinstance(value, ParameterValue):
+            uses += [ParameterUse(name, "raw", note="added to the signal") for name in value.names]
+    if len(incoming) == 1 and uses:  # an edge of its own keeps the parameter on the path
+        names = tuple(use.name for use in uses)
+        incoming = [Incoming(incoming[0].signal, amplitude=incoming[0].amplitude, parameters=names)]
+    return Outcome(tuple(incoming), uses=tuple(uses))
+
+
+@handles("aten.mul", "aten.div", "aten.true_divide")
+def _multiply(call: Call) -> Outcome:
+    first, second = call.args[0], call.argument(1, "other")
+    divide = "div" in call.op
+    if isinstance(first, Signal) and isinstance(second, Signal):
+        if divide:
+            return Outcome((Incoming(first), Incoming(second, "modulate")), merge="product")
+        return Outcome((Incoming(first), Incoming(second)), merge="product")
+    signal, other = (first, second) if isinstance(first, Signal) else (second, first)
+    if isinstance(other, ParameterValue):
+        size = call.rms(other.names[0])
+        factor = 1.0 if not size else (1.0 / size if divide else size)
+        uses = tuple(ParameterUse(name, "raw", note="multiplies the signal") for name in other.names)
+        return Outcome((Incoming(signal, amplitude=factor, parameters=other.names),), uses=uses)
+    return Outcome((Incoming(signal, amplitude=_factor(other, divide=divide and signal is first)),))
+
+
+def _factor(other: Any, *, divide: bool) -> float:
+    """Return the scalar a signal is multiplied by; a constant tensor (mask, table) counts as one."""
+    if isinstance(other, Constant) or not isinstance(other, int | float):
+        return 1.0
+    return (1.0 / other if other else 0.0) if divide else float(other)
+
+
+@handles("aten.neg")
+def _negate(call: Call) -> Outcome:
+    return Outcome((Incoming(call.signals()[0], amplitude=-1.0),))
+
+
+@handles("aten.maximum", "aten.minimum")
+def _larger(call: Call) -> Outcome:
+    signals = call.signals()
+    if len(signals) == 1:  # against a constant: a rectifier
+        return activation("relu")(call)
+    return Outcome(tuple(Incoming(s, gain=1 / len(signals)) for s in signals), merge="concat")
+
+
+@handles("aten.where")
+def _where(call: Call) -> Outcome:
+    signals = [value for value in call.args[1:] if isinstance(value, Signal)]
+    if len(signals) <= 1:
+        return Outcome(tuple(Incoming(s) for s in signals)) if signals else identity(call)
+    return Outcome(tuple(Incoming(s, gain=0.5) for s in signals), merge="concat")
+
+
+@handles("aten.glu")
+def _glu(call: Call) -> Outcome:
+    # a * sigmoid(b) with a and b the halves of one signal: gated by a mean square of E[sigmoid(z)^2].
+    return activation("glu", depth=1)(call)

@@ -1,0 +1,73 @@
+"""The table of operator handlers, and how users add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, overload
+
+from evenstep.errors import InputError
+from evenstep.module.values import Handler
+
+_HANDLERS: dict[str, Handler] = {}
+
+Made = TypeVar("Made", bound=Handler)
+
+
+def handles(*ops: str) -> Callable[[Made], Made]:
+    """Register a handler for operators by name, such as `aten.linear` (all overloads) or `aten.add.Tensor`."""
+
+    def put(handler: Made) -> Made:
+        for op in ops:
+            _HANDLERS[op] = handler
+        return handler
+
+    return put
+
+
+def handle_each(ops: Iterable[str], handler: Handler) -> None:
+    """Register one handler for many operators."""
+    handles(*ops)(handler)
+
+
+@overload
+def register_op(target: Any, handler: Handler) -> Handler: ...
+@overload
+def register_op(target: Any, handler: None = None) -> Callable[[Handler], Handler]: ...
+
+
+def register_op(target: Any, handler: Handler | None = None) -> Any:
+    """Teach the tracer an operator; call it with a handler, or use it as a decorator.
+
+    `target` is an operator (`torch.ops.mylib.swish.default`) or its name (`"mylib.swish"` for all overloads,
+    `"mylib.swish.default"` for one). The handler takes a `Call` and returns an `Outcome`; ready ones are
+    `evenstep.ops.identity`, `evenstep.ops.activation("silu")` and `evenstep.ops.norm`. A later registration replaces
+    an earlier one.
+    """
+    name = op_name(target)
+    if not name or "." not in name:
+        raise InputError(f"operator {target!r} has no name like 'library.operator'; give the operator or such a name")
+    if handler is None:
+        return lambda made: register_op(target, made)
+    if not callable(handler):
+        raise InputError(f"the handler of operator '{name}' is {handler!r}; give a function of a Call")
+    _HANDLERS[name] = handler
+    return handler
+
+
+def op_name(target: Any) -> str:
+    """Return an operator's name in the form `library.operator.overload`."""
+    return str(target).replace("::", ".").removeprefix("torch.ops.")
+
+
+def handler_of(op: str) -> Handler | None:
+    """Return the handler of an operator: of this overload, of all overloads, or of its in-place twin's original."""
+    packet, _, overload_name = op.rpartition(".")
+    for name in (op, packet, packet.removesuffix("_") + "." + overload_name, packet.removesuffix("_")):
+        if name in _HANDLERS:
+            return _HANDLERS[name]
+    return None
+
+
+def known_ops() -> tuple[str, ...]:
+    """Return the names of all operators that have a handler."""
+    return tuple(sorted(_HANDLERS))

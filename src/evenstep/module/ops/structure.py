@@ -1,0 +1,158 @@
+"""Operators that move, join, pool or normalise entries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from evenstep.graph.windows import average_share
+from evenstep.module.ops.pointwise import identity
+from evenstep.module.ops.registry import handle_each, handles
+from evenstep.module.values import Call, Constant, Incoming, Outcome, ParameterUse, ParameterValue, Signal
+
+_MOVES = (
+    "aten.view aten._unsafe_view aten.reshape aten.flatten aten.unflatten aten.permute aten.transpose aten.t aten.mT "
+    "aten.numpy_T aten.squeeze aten.unsqueeze aten.expand aten.expand_as aten.select aten.slice aten.index aten.gather "
+    "aten.index_select aten.narrow aten.split aten.split_with_sizes aten.chunk aten.tensor_split aten.unbind aten.roll "
+    "aten.flip aten.repeat aten.repeat_interleave aten.tile aten.movedim aten.moveaxis aten.swapaxes aten.swapdims "
+    "aten.unfold aten.im2col aten.pixel_shuffle aten.pixel_unshuffle aten.channel_shuffle aten.diagonal aten.tril "
+    "aten.triu aten.pad aten.constant_pad_nd aten.reflection_pad1d aten.reflection_pad2d aten.reflection_pad3d "
+    "aten.replication_pad1d aten.replication_pad2d aten.replication_pad3d aten.upsample_nearest1d "
+    "aten.upsample_nearest2d aten.upsample_nearest3d aten.upsample_bilinear2d aten.upsample_linear1d "
+    "aten.upsample_trilinear3d aten.upsample_bicubic2d aten.interpolate aten.grid_sampler aten.sort aten.topk "
+    "aten.take_along_dim aten.masked_select aten.view_as aten.reshape_as aten.atleast_1d aten.atleast_2d aten.ravel "
+    "aten.as_strided aten.unsafe_split aten.unsafe_chunk aten.rot90 aten.select_scatter aten.slice_scatter "
+    "aten.index_put aten.scatter aten.scatter_add aten.copy aten.fill aten.cumsum aten.column_stack aten.meshgrid "
+    "aten._adaptive_max_pool aten.masked_scatter aten.complex aten.view_as_real aten.view_as_complex aten.real"
+).split()
+handle_each(_MOVES, identity)
+
+
+@handles("aten.cat", "aten.concat", "aten.concatenate", "aten.stack", "aten.hstack", "aten.vstack")
+def _concat(call: Call) -> Outcome:
+    """Join blocks side by side; each counts by its share of the entries."""
+    blocks = [value for value in call.args[0] if isinstance(value, Signal | ParameterValue | Constant)]
+    total = sum(math.prod(block.shape) for block in blocks) or 1
+    uses = tuple(
+        ParameterUse(name, "raw", note="joined to the signal")
+        for block in blocks
+        if isinstance(block, ParameterValue)
+        for name in block.names
+    )
+    names = tuple(use.name for use in uses)
+    incoming = []
+    for block in blocks:
+        if isinstance(block, Signal):
+            share = math.prod(block.shape) / total
+            incoming.append(Incoming(block, gain=share, parameters=() if incoming else names))
+    return Outcome(tuple(incoming), merge="concat", uses=uses)
+
+
+# Averages and maxima
+
+
+@handles("aten.mean", "aten.nanmean")
+def _mean(call: Call) -> Outcome:
+    return _averaged(call, call.argument(1, "dim"))
+
+
+@handles("aten.adaptive_avg_pool1d", "aten.adaptive_avg_pool2d", "aten.adaptive_avg_pool3d")
+def _adaptive_average(call: Call) -> Outcome:
+    signal = call.signals()[0]
+    window = max(math.prod(signal.shape) // max(math.prod(call.shape), 1), 1)
+    return Outcome((_average(signal, window),))
+
+
+@handles("aten.sum")
+def _sum(call: Call) -> Outcome:
+    """Sum n entries: n times their mean."""
+    outcome = _averaged(call, call.argument(1, "dim"))
+    edge = outcome.incoming[0]
+    # n times a mean of n white entries keeps n of the second moment; as an edge: an average with its gain restored.
+    n = edge.window
+    return Outcome((Incoming(edge.signal, "average", gain=float(n), amplitude=1.0, window=n),))
+
+
+@handles("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d")
+def _average_pool(call: Call) -> Outcome:
+    signal = call.signals()[0]
+    kernel = _sides(call.args[1], call.op)
+    stride = call.argument(2, "stride") or kernel
+    share = average_share(
+        signal.shape[-len(kernel) :],
+        kernel,
+        stride=_sides(stride, call.op),
+        padding=_sides(call.argument(3, "padding", 0), call.op),
+        count_padding=bool(call.argument(5, "count_include_pad", True)),
+    )
+    return Outcome((Incoming(signal, "average", gain=share, amplitude=share, window=math.prod(kernel)),))
+
+
+@handles("aten.max_pool1d", "aten.max_pool2d", "aten.max_pool3d", "aten.max_pool2d_with_indices")
+def _max_pool(call: Call) -> Outcome:
+    window = math.prod(_sides(call.args[1], call.op))
+    return Outcome((Incoming(call.signals()[0], "maximum", window=window),))
+
+
+@handles("aten.adaptive_max_pool1d", "aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d")
+def _adaptive_maximum(call: Call) -> Outcome:
+    signal = call.signals()[0]
+    window = max(math.prod(signal.shape) // max(math.prod(call.shape), 1), 1)
+    return Outcome((Incoming(signal, "maximum", window=window),))
+
+
+@handles("aten.amax", "aten.max")
+def _maximum(call: Call) -> Outcome:
+    edge = _averaged(call, call.argument(1, "dim")).incoming[0]
+    return Outcome((Incoming(edge.signal, "maximum", window=max(edge.window, 1)),))
+
+
+def _averaged(call: Call, dims: Any) -> Outcome:
+    signal = call.signals()[0]
+    if dims is None or dims == []:
+        return Outcome((_average(signal, math.prod(signal.shape)),))
+    listed = [dims] if isinstance(dims, int) else list(dims)
+    return Outcome((_average(signal, math.prod(signal.shape[dim] for dim in listed)),))
+
+
+def _average(signal: Signal, window: int) -> Incoming:
+    window = max(window, 1)
+    return Incoming(signal, "average", gain=1 / window, amplitude=1 / window, window=window)
+
+
+def _sides(value: int | Sequence[int], op: str) -> tuple[int, ...]:
+    """Return a size per axis for a pool whose name ends in its number of axes."""
+    axes = int(op.split("d")[0][-1]) if "pool" in op else 1
+    axes = next(n for n in (1, 2, 3) if f"pool{n}d" in op)
+    if isinstance(value, int):
+        return (value,) * axes
+    values = tuple(value)
+    return values * axes if len(values) == 1 else values
+
+
+# Normalisation
+
+
+def _norm(position: int, *, op: str = "norm") -> Any:
+    """Return a handler for a norm whose gain and bias follow at `position`."""
+
+    def handler(call: Call) -> Outcome:
+        uses = []
+        for offset, role in ((0, "gain"), (1, "bias")):
+            value = call.argument(position + offset, "weight" if role == "gain" else "bias")
+            if isinstance(value, ParameterValue) and not (op == "rms_norm" and role == "bias"):
+                uses += [ParameterUse(name, "gain" if role == "gain" else "bias") for name in value.names]
+        edge = Incoming(call.signals()[0], op, parameters=tuple(use.name for use in uses))
+        return Outcome((edge,), uses=tuple(uses))
+
+    return handler
+
+
+norm = _norm(1)
+handles("aten.batch_norm", "aten.native_batch_norm", "aten._native_batch_norm_legit", "aten.cudnn_batch_norm")(norm)
+handles("aten._native_batch_norm_legit_functional", "aten.instance_norm", "aten._batch_norm_with_update")(norm)
+handles("aten.layer_norm", "aten.native_layer_norm", "aten.group_norm")(_norm(2))
+handles("aten.native_group_norm")(norm)
+handles("aten.rms_norm", "aten._fused_rms_norm")(_norm(2, op="rms_norm"))
+handles("aten.local_response_norm", "aten.norm", "aten.linalg_vector_norm", "aten.frobenius_norm")(identity)

@@ -1,0 +1,125 @@
+"""What flows through a trace: signals, parameters and constants; and what an operator's handler sees and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenstep.graph.model import Merge, Role
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A tensor on a path from the input: the vertex that carries it and its shape.
+
+    `probability` marks the output of a softmax, whose rows sum to one.
+    """
+
+    vertex: str
+    shape: Shape
+    probability: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterValue:
+    """A parameter, or a tensor computed from parameters alone: their names and its shape."""
+
+    names: tuple[str, ...]
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A tensor that depends on neither inputs nor parameters: buffers, masks, positions."""
+
+    shape: Shape
+    buffer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterUse:
+    """Say what an operator uses a parameter for."""
+
+    name: str
+    role: Role
+    fan_in: int = 1
+    fan_out: int = 1
+    kernel_size: float = 1.0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One edge to be: where it comes from and the fields of `evenstep.graph.Edge` that differ from their default."""
+
+    signal: Signal
+    op: str = "identity"
+    parameters: tuple[str, ...] = ()
+    fan_in: int = 1
+    fan_out: int = 1
+    kernel_size: float = 1.0
+    depth: int = 0
+    gain: float = 1.0
+    amplitude: float = 1.0
+    activation: str | None = None
+    window: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an operator does: the edges that reach its output, how they join, and the parameters it uses.
+
+    Without edges the output is off every path: a parameter's value if parameters are used, else a constant.
+    """
+
+    incoming: tuple[Incoming, ...] = ()
+    merge: Merge = "sum"
+    uses: tuple[ParameterUse, ...] = ()
+    probability: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator call as its handler sees it.
+
+    `args` and `kwargs` hold `Signal`, `ParameterValue` or `Constant` in place of tensors and plain Python values
+    elsewhere; `shape` is that of the (first) output; `rms` gives the root mean square of a parameter or buffer.
+    """
+
+    op: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    shape: Shape
+    module: str = ""
+    rms: Callable[[str], float | None] = field(default=lambda name: None, repr=False)
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        """Return an argument given by position or by name."""
+        if position < len(self.args):
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
+    def signals(self) -> tuple[Signal, ...]:
+        """Return all signals among the arguments, lists looked into, in order."""
+        return tuple(v for v in flattened((self.args, tuple(self.kwargs.values()))) if isinstance(v, Signal))
+
+    def parameters(self) -> tuple[ParameterValue, ...]:
+        """Return all parameter values among the arguments."""
+        return tuple(
+            v for v in flattened((self.args, tuple(self.kwargs.values()))) if isinstance(v, ParameterValue)
+        )
+
+
+Handler = Callable[[Call], Outcome]
+
+
+def flattened(values: Any) -> Iterator[Any]:
+    """Yield the leaves of nested lists and tuples."""
+    if isinstance(values, list | tuple):
+        for value in values:
+            yield from flattened(value)
+    else:
+        yield values

@@ -1,0 +1,93 @@
+"""What a rule looks at: a live graph with its roles and its initialisation, and the factors it answers with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol, get_args
+
+from evenstep.graph import Graph, Parameter
+from evenstep.rules.initialisation import Init, Initialisation, initialise
+from evenstep.rules.moments import PathMoments, path_moments
+from evenstep.rules.roles import Roles, roles
+
+Optimizer = Literal["sgd", "momentum", "adam"]
+OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """Multiply a learning rate by `value`, for the reason `why`."""
+
+    name: str
+    value: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Network:
+    """Hold a graph of which only live parts count, the way it is initialised, and what follows from both."""
+
+    graph: Graph
+    init: Init = "conserve"
+
+    @cached_property
+    def live(self) -> Graph:
+        """The graph without dead parts."""
+        return self.graph.live()
+
+    @cached_property
+    def roles(self) -> Roles:
+        """The place of every weight."""
+        return roles(self.live)
+
+    @cached_property
+    def initialisation(self) -> Initialisation:
+        """The weights' sizes and the signal they give."""
+        return initialise(self.live, self.init, use=self.roles)
+
+    @cached_property
+    def moments(self) -> PathMoments:
+        """Exact path moments."""
+        return path_moments(self.live)
+
+    @cached_property
+    def kernel_size(self) -> float:
+        """The geometric mean of the convolutions' kernel sizes, 1 without convolutions."""
+        sizes = [
+            parameter.kernel_size
+            for edge in self.live.edges
+            if edge.op == "weight"
+            for parameter in (self.roles.parameters.get(name) for name in edge.parameters)
+            if parameter is not None and is_convolution(parameter)
+        ]
+        return math.exp(sum(map(math.log, sizes)) / len(sizes)) if sizes else 1.0
+
+
+class Rule(Protocol):
+    """Answer how a network's learning rate relates to its base's."""
+
+    @property
+    def name(self) -> str:
+        """The name the rule is chosen by."""
+
+    @property
+    def layerwise(self) -> bool:
+        """Whether each layer also gets its own width factor."""
+
+    def factors(self, network: Network, base: Network, optimizer: Optimizer) -> tuple[Factor, ...]:
+        """Return the factors that hold for the whole network, relative to the base."""
+
+
+def is_convolution(parameter: Parameter) -> bool:
+    """Say whether a parameter is a kernel with spatial sides (a bilinear form has none)."""
+    return parameter.role == "weight" and len(parameter.shape) >= 3 and parameter.note != "bilinear"
+
+
+def kernel_factor(network: Network, base: Network) -> Factor:
+    """Return q_base / q: the rate falls with the kernel size (`eq:lr_cnn`)."""
+    size, base_size = network.kernel_size, base.kernel_size
+    if size == 1.0 and not any(map(is_convolution, network.graph.parameters)):
+        return Factor("kernel", 1.0, "no convolutions")
+    return Factor("kernel", base_size / size, f"base kernel {base_size:.4g} / kernel {size:.4g}")

@@ -1,0 +1,343 @@
+"""The plan: an initialisation and a learning rate for every trainable parameter, each with its reason."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Protocol
+
+from evenstep.errors import EvenstepError, InputError, PlanError
+from evenstep.graph import Graph, Parameter, dag_cnn_graph, dag_mlp_graph
+from evenstep.rules.baselines import Constant, Mup
+from evenstep.rules.initialisation import INITS, Init
+from evenstep.rules.network import OPTIMIZERS, Factor, Network, Optimizer, Rule, is_convolution
+from evenstep.rules.paths import Paths
+from evenstep.rules.weighted import Weighted
+from evenstep.rules.width import BaseShape, base_shape, width_factor
+
+FORMAT = "evenstep-plan/1"
+RULES: dict[str, Rule] = {rule.name: rule for rule in (Weighted(), Paths(), Constant(), Mup())}
+# Widths of the one-hidden-layer chain that stands behind a bare number: those our measurements were made at.
+BASE_WIDTH = {"mlp": 256, "cnn": 64}
+
+
+class BaseSearch(Protocol):
+    """What a plan needs of a search: the rate it found and the graph of the network it searched."""
+
+    @property
+    def best(self) -> float:
+        """The base's best learning rate."""
+
+    @property
+    def graph(self) -> Graph:
+        """The base network's graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterPlan:
+    """Give one parameter its start and its pace.
+
+    It starts from N(`mean`, `std`^2), or stays as it is where `kept`; its learning rate is `lr_scale` times the
+    base's. `reason` says in one line where both come from.
+    """
+
+    name: str
+    std: float
+    lr_scale: float
+    reason: str
+    mean: float = 0.0
+    kept: bool = False
+    role: str = "weight"
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VertexPlan:
+    """Report a vertex: live in-degree, and second moment at initialisation relative to the input's."""
+
+    name: str
+    in_degree: int
+    second_moment: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Hold every trainable parameter exactly once, the rule that planned it, and the graph it was read from.
+
+    `base` is the base's learning rate, None when the plan holds factors only. `lr_scale` is the factor of the whole
+    network (topology and kernel); single parameters add their width factor to it.
+    """
+
+    parameters: tuple[ParameterPlan, ...]
+    rule: str
+    base: float | None
+    graph: Graph
+    init: str = "conserve"
+    optimizer: str = "sgd"
+    factors: tuple[Factor, ...] = ()
+    vertices: tuple[VertexPlan, ...] = field(default=(), repr=False)
+    path_count: int = 0
+    sum_cubed_depth: int = 0
+
+    @property
+    def lr_scale(self) -> float:
+        """The factor of the whole network relative to its base."""
+        return math.prod(factor.value for factor in self.factors)
+
+    def __getitem__(self, name: str) -> ParameterPlan:
+        """Return the plan of one parameter by name."""
+        for parameter in self.parameters:
+            if parameter.name == name:
+                return parameter
+        raise PlanError(f"the plan has no parameter '{name}'; it has {len(self.parameters)}, such as {self._some()}")
+
+    def __str__(self) -> str:
+        """Return a table: what each parameter got and why."""
+        base = "factors only" if self.base is None else f"base learning rate {self.base:g}"
+        head = f"Plan by rule '{self.rule}', init '{self.init}', optimizer '{self.optimizer}', {base}"
+        width = max((len(p.name) for p in self.parameters), default=4)
+        lines = [head, f"{'parameter':<{width}}  {'std':>9}  {'lr_scale':>9}  reason"]
+        for p in self.parameters:
+            std = "kept" if p.kept else f"{p.std:.4g}"
+            lines.append(f"{p.name:<{width}}  {std:>9}  {p.lr_scale:>9.4g}  {p.reason}")
+        return "\n".join(lines)
+
+    def param_groups(self, model: Any, *, lr: float | None = None, **options: Any) -> list[dict[str, Any]]:
+        """Return ordinary optimiser groups of a torch module: each a real `lr` and a `name`, equal rates merged.
+
+        `lr` is the base's learning rate and overrides the plan's own; further options, such as `weight_decay`, are
+        passed on to every group.
+        """
+        from evenstep.module.apply import param_groups  # noqa: PLC0415 (torch stays out of the rules)
+
+        return param_groups(model, self, lr=lr, **options)
+
+    def to_dict(self, *, graph: bool = True) -> dict[str, Any]:
+        """Return the plan as plain values; without the graph it cannot be loaded again."""
+        values: dict[str, Any] = {
+            "format": FORMAT,
+            "rule": self.rule,
+            "init": self.init,
+            "optimizer": self.optimizer,
+            "base": self.base,
+            "lr_scale": self.lr_scale,
+            "factors": [asdict(factor) for factor in self.factors],
+            "path_count": self.path_count,
+            "sum_cubed_depth": self.sum_cubed_depth,
+            "vertices": [asdict(vertex) for vertex in self.vertices],
+            "parameters": [_listed(parameter) for parameter in self.parameters],
+        }
+        return {**values, "graph": self.graph.to_dict()} if graph else values
+
+    def to_json(self) -> str:
+        """Return the plan as JSON text that `Plan.from_json` reads back to an equal plan."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read a plan written by `to_json`; anything else raises a `PlanError`."""
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise PlanError(f"this is not a plan: its text is no JSON ({error}); write one with plan.to_json()") from None
+        found = values.get("format") if isinstance(values, dict) else type(values).__name__
+        if found != FORMAT:
+            raise PlanError(f"this is not a plan: its format is {found!r}, not '{FORMAT}'; write one with plan.to_json()")
+        try:
+            return cls._from_values(values)
+        except (KeyError, TypeError, ValueError, AttributeError, EvenstepError) as error:
+            raise PlanError(
+                f"the plan is damaged ({type(error).__name__}: {error}); make it again and write it with plan.to_json()"
+            ) from None
+
+    @classmethod
+    def _from_values(cls, values: Mapping[str, Any]) -> Plan:
+        plan = cls(
+            parameters=tuple(ParameterPlan(**{**p, "shape": tuple(p["shape"])}) for p in values["parameters"]),
+            rule=values["rule"],
+            base=values["base"],
+            graph=Graph.from_dict(values["graph"]),
+            init=values["init"],
+            optimizer=values["optimizer"],
+            factors=tuple(Factor(**factor) for factor in values["factors"]),
+            vertices=tuple(VertexPlan(**vertex) for vertex in values["vertices"]),
+            path_count=values["path_count"],
+            sum_cubed_depth=values["sum_cubed_depth"],
+        )
+        for p in plan.parameters:
+            for name in ("std", "lr_scale", "mean"):
+                value = getattr(p, name)
+                if not isinstance(value, int | float) or not math.isfinite(value) or (value < 0 and name != "mean"):
+                    raise ValueError(f"parameter '{p.name}' has {name} {value!r}")
+        return plan
+
+    def _some(self) -> str:
+        return ", ".join(f"'{p.name}'" for p in self.parameters[:3])
+
+
+def plan_graph(
+    graph: Graph,
+    *,
+    rule: str | Rule = "weighted",
+    init: Init = "conserve",
+    optimizer: Optimizer = "sgd",
+    base: BaseSearch | float | None = None,
+    base_graph: Graph | None = None,
+) -> Plan:
+    """Return the plan of a graph, relative to a base.
+
+    `base` is a search, or the learning rate found on `base_graph` (left out: the one-hidden-layer chain of the same
+    kind, of `BASE_WIDTH` units and kernel 3), or left out for a plan that holds factors only.
+    """
+    chosen = _chosen(rule)
+    if init not in INITS:
+        raise InputError(f"init is '{init}'; choose one of {', '.join(INITS)}")
+    if optimizer not in OPTIMIZERS:
+        raise InputError(f"optimizer is '{optimizer}'; choose one of {', '.join(OPTIMIZERS)}")
+    rate, base_graph = _base(base, base_graph)
+    network = Network(graph, init)
+    own_init: Init = "conserve" if init == "keep" and base_graph is None else init
+    reference = Network(base_graph or chain_like(graph), own_init)
+    factors = chosen.factors(network, reference, optimizer)
+    shape = base_shape(reference) if chosen.layerwise else None
+    return Plan(
+        parameters=_parameters(network, factors, shape, optimizer),
+        rule=chosen.name,
+        base=rate,
+        graph=graph,
+        init=init,
+        optimizer=optimizer,
+        factors=factors,
+        vertices=tuple(
+            VertexPlan(
+                vertex.name,
+                network.live.in_degree(vertex.name),
+                network.initialisation.signal.vertices[vertex.name].second_moment,
+            )
+            for vertex in network.live.vertices
+        ),
+        path_count=network.moments.count,
+        sum_cubed_depth=network.moments.m3,
+    )
+
+
+def chain_like(graph: Graph) -> Graph:
+    """Return the one-hidden-layer chain of the same kind: convolutional, normalised and activated as `graph` is."""
+    convolutional = any(is_convolution(parameter) for parameter in graph.parameters)
+    used = Counter(edge.activation for edge in graph.edges if edge.activation and edge.op != "recurrent")
+    common = [name for name, _ in used.most_common() if not name.startswith("softmax")]
+    activation = common[0] if common else "relu"
+    norm = "batch" if any(edge.op in ("norm", "rms_norm") for edge in graph.edges) else "none"
+    if convolutional:
+        return dag_cnn_graph("2", width=BASE_WIDTH["cnn"], norm=norm, activation=activation)
+    return dag_mlp_graph("2", width=BASE_WIDTH["mlp"], norm=norm, activation=activation)
+
+
+def _chosen(rule: str | Rule) -> Rule:
+    if not isinstance(rule, str):
+        return rule
+    if rule not in RULES:
+        raise InputError(f"rule is '{rule}'; choose one of {', '.join(RULES)}")
+    return RULES[rule]
+
+
+def _base(base: BaseSearch | float | None, base_graph: Graph | None) -> tuple[float | None, Graph | None]:
+    if base is None:
+        return None, base_graph
+    if isinstance(base, int | float) and not isinstance(base, bool):
+        rate = float(base)
+    elif hasattr(base, "best") and hasattr(base, "graph"):
+        rate, base_graph = base.best, base_graph or base.graph
+    else:
+        raise InputError(f"base is {base!r}; give a search's result, a learning rate, or nothing")
+    if not math.isfinite(rate) or rate <= 0:
+        raise InputError(f"the base learning rate is {rate!r}; give a finite number above 0")
+    return rate, base_graph
+
+
+def _parameters(
+    network: Network, factors: tuple[Factor, ...], shape: BaseShape | None, optimizer: Optimizer
+) -> tuple[ParameterPlan, ...]:
+    """Return the plan of every trainable parameter, in the graph's order."""
+    writer = _Writer(network, factors, shape, optimizer)
+    return tuple(writer.plan(p) for p in network.graph.parameters if p.trainable)
+
+
+class _Writer:
+    """Write parameter plans; equal layers share one reason."""
+
+    def __init__(
+        self, network: Network, factors: tuple[Factor, ...], shape: BaseShape | None, optimizer: Optimizer
+    ) -> None:
+        self.network, self.shape, self.optimizer = network, shape, optimizer
+        self.scale = math.prod(factor.value for factor in factors)
+        self.said = " x ".join(_say(factor) for factor in factors)
+        self.widths: dict[tuple[object, ...], tuple[float, str]] = {}
+        self.partners = self._partners()
+
+    def _partners(self) -> dict[str, Parameter]:
+        """Map every bias to the weight whose layer it belongs to."""
+        known = self.network.roles.parameters
+        found: dict[str, Parameter] = {}
+        for edge in self.network.live.edges:
+            if not edge.has_weight:
+                continue
+            weights = [name for name in edge.parameters if known[name].role == "weight"]
+            for name in edge.parameters:
+                if weights and known[name].role == "bias":
+                    found[name] = known[weights[0]]
+        return found
+
+    def plan(self, parameter: Parameter) -> ParameterPlan:
+        """Return one parameter's plan."""
+        kept = self.network.init == "keep"
+        on_path = parameter.name in self.network.roles.edges_of
+        mean, std, why = 0.0, 0.0, "starts at 0"
+        if parameter.role == "gain":
+            mean, why = 1.0, "starts at 1"
+        elif parameter.role == "weight" and on_path:
+            initialisation = self.network.initialisation
+            std, why = initialisation.std[parameter.name], initialisation.why[parameter.name]
+        elif parameter.role in ("weight", "raw"):
+            kept, why = True, "left as it is"
+        if kept:
+            mean, std = 0.0, parameter.measured or 0.0
+            why = "left as it is"
+        scale, said = self._rate(parameter, on_path=on_path)
+        note = "" if on_path or parameter.role == "raw" else "on no path from input to output; "
+        if parameter.note and parameter.note != "bilinear":
+            note += f"{parameter.note}; "
+        return ParameterPlan(
+            parameter.name,
+            std,
+            scale,
+            f"{note}lr: {said}; init: {why}",
+            mean,
+            kept,
+            parameter.role,
+            parameter.shape,
+        )
+
+    def _rate(self, parameter: Parameter, *, on_path: bool) -> tuple[float, str]:
+        layer = self.partners.get(parameter.name) if parameter.role == "bias" else parameter
+        if self.shape is None or layer is None or layer.role != "weight" or not on_path:
+            return self.scale, self.said
+        place = self.network.roles.place_of(layer.name)
+        key = (place, layer.fan_in, layer.fan_out, layer.kernel_size, len(layer.shape))
+        found = self.widths.get(key)
+        if found is None:
+            factor = width_factor(layer, place, self.shape, self.optimizer)
+            found = (self.scale * factor.value, f"{self.said} x {_say(factor)}")
+            self.widths[key] = found
+        return found
+
+
+def _say(factor: Factor) -> str:
+    return f"{factor.name} {factor.value:.4g} ({factor.why})"
+
+
+def _listed(parameter: ParameterPlan) -> dict[str, Any]:
+    return {f.name: getattr(parameter, f.name) for f in fields(parameter)}

@@ -1,0 +1,344 @@
+"""Second moments and path depths of every vertex at initialisation, in one topological pass.
+
+Every vertex is written as a sum of *fresh fields*: what weights, activations and products newly make there is one
+field, independent of all others but for its mean; skips, scalings and averages carry fields on as coherent
+copies, which add in amplitude. With A_v[f] the amplitude with which field f arrives at vertex v, and each field
+split into its mean and its variance,
+
+    mean(v)          = sum_f A_v[f] mean(f)
+    second_moment(v) = sum_f A_v[f]^2 variance(f) + mean(v)^2.
+
+Field f's share of v is E[A_v[f] f v] = A_v[f]^2 variance(f) + A_v[f] mean(f) mean(v), and the depth moments of v
+are those of its fields averaged by share: a path counts by the second moment it carries (`docs/theory.md`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import GraphError
+from evenstep.graph import Edge, Graph
+from evenstep.rules import activations
+
+Depths = tuple[float, float, float]
+Row = tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class VertexSignal:
+    """Say what arrives at a vertex, relative to inputs of second moment one.
+
+    `depths` are E[L], E[L^2], E[L^3] over a random walk back to the input that picks each summand by its share.
+    """
+
+    second_moment: float
+    mean: float
+    depths: Depths
+
+    def cubed_depth(self, offset: float) -> float:
+        """Return E[(L + offset)^3]."""
+        m1, m2, m3 = self.depths
+        return m3 + 3 * offset * m2 + 3 * offset**2 * m1 + offset**3
+
+
+@dataclass(frozen=True, slots=True)
+class Junction:
+    """Describe a vertex whose weights are about to be sized.
+
+    `weights` are the weight edges that reach it (at `positions` in the graph's edges) and `reads` the second moment each of them reads (after its own
+    activation if that comes first, padding counted); `mean` and `variance` are those of everything else there.
+    """
+
+    vertex: str
+    in_degree: int
+    weights: tuple[Edge, ...]
+    positions: tuple[int, ...]
+    reads: tuple[float, ...]
+    mean: float
+    variance: float
+
+
+# Sizes the weights of a junction: for each weight edge the value of fan_in * var(W).
+Sizing = Callable[[Junction], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Hold the signal of every vertex and fan_in * var(W) of every weight edge, by the edge's place in the graph."""
+
+    vertices: dict[str, VertexSignal]
+    weight_gains: dict[int, float]
+
+
+@dataclass
+class _Fresh:
+    """Add up the fields that are newly made at one vertex."""
+
+    mean: float = 0.0
+    variance: float = 0.0
+    mean_depths: Depths = (0.0, 0.0, 0.0)
+    variance_depths: Depths = (0.0, 0.0, 0.0)
+
+    def add(self, mean: float, variance: float, depths: Depths) -> None:
+        a, b, c = depths
+        if mean:
+            self.mean += mean
+            x, y, z = self.mean_depths
+            self.mean_depths = (x + mean * a, y + mean * b, z + mean * c)
+        if variance:
+            self.variance += variance
+            x, y, z = self.variance_depths
+            self.variance_depths = (x + variance * a, y + variance * b, z + variance * c)
+
+
+def propagate(graph: Graph, size: Sizing) -> Signal:
+    """Return the signal of every vertex of a live graph, asking `size` for the weights where they are needed."""
+    return _Pass(graph).run(size)
+
+
+class _Pass:
+    """One pass over a graph: tables of fields by vertex number, rows of amplitudes, finished signals."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        count = len(graph.vertices)
+        self.number = {vertex.name: i for i, vertex in enumerate(graph.vertices)}
+        self.place = {id(edge): i for i, edge in enumerate(graph.edges)}
+        # Per field: (variance, variance-weighted depths), (mean, mean-weighted depths).
+        self.field_variance = np.zeros((count, 4))
+        self.field_mean = np.zeros((count, 4))
+        self.rows: dict[str, Row] = {}
+        self.signals: dict[str, VertexSignal] = {}
+        self.gains: dict[int, float] = {}
+        self._read: dict[tuple[str, str | None], tuple[float, float]] = {}
+        self._shifted: dict[tuple[str, int], Depths] = {}
+
+    def run(self, size: Sizing) -> Signal:
+        inputs = set(self.graph.inputs)
+        for vertex in self.graph.vertices:
+            fresh = _Fresh()
+            row: Row = (np.empty(0, dtype=np.intp), np.empty(0))
+            if vertex.name in inputs:
+                fresh.add(0.0, 1.0, (0.0, 0.0, 0.0))
+            elif vertex.merge == "product":
+                self._product(vertex.name, fresh)
+            elif vertex.merge == "concat":
+                row = self._concat(vertex.name, fresh)
+            else:
+                row = self._sum(vertex.name, fresh, size)
+            self._finish(vertex.name, row, fresh)
+        return Signal(self.signals, self.gains)
+
+    # What an edge reads
+
+    def read(self, source: str, activation: str | None) -> tuple[float, float]:
+        """Return mean and second moment of a vertex, behind an activation if one is named."""
+        key = (source, activation)
+        found = self._read.get(key)
+        if found is None:
+            at = self.signals[source]
+            found = (at.mean, at.second_moment)
+            if activation:
+                found = activations.moments(activation, at.mean, max(at.second_moment - at.mean**2, 0.0))
+            self._read[key] = found
+        return found
+
+    def shifted(self, source: str, depth: int) -> Depths:
+        """Return the depth moments of a vertex seen from behind an edge of the given depth."""
+        key = (source, depth)
+        found = self._shifted.get(key)
+        if found is None:
+            m1, m2, m3 = self.signals[source].depths
+            found = (m1 + depth, m2 + 2 * depth * m1 + depth**2, self.signals[source].cubed_depth(depth))
+            self._shifted[key] = found
+        return found
+
+    # The three ways of joining
+
+    def _sum(self, name: str, fresh: _Fresh, size: Sizing) -> Row:
+        incoming = self.graph.incoming[name]
+        coherent: list[tuple[float, Row]] = []
+        weights = [edge for edge in incoming if edge.has_weight]
+        for edge in incoming:
+            if not edge.has_weight:
+                self._carry(edge, fresh, coherent)
+        row = _combined(coherent)
+        if weights:
+            self._weigh(name, weights, row, fresh, size, len(incoming))
+        return row
+
+    def _carry(self, edge: Edge, fresh: _Fresh, coherent: list[tuple[float, Row]]) -> None:
+        """Add what a weightless edge brings: a coherent part and whatever it makes anew."""
+        at = self.signals[edge.source]
+        variance = max(at.second_moment - at.mean**2, 0.0)
+        depths = self.shifted(edge.source, edge.depth)
+        row = self.rows[edge.source]
+        if edge.op in ("identity", "unknown"):
+            coherent.append((edge.amplitude, row))
+        elif edge.op == "modulate":
+            pass  # steers, brings nothing of its own
+        elif edge.op == "norm":
+            scale = 1.0 / math.sqrt(variance) if variance > 0 else 0.0
+            coherent.append((scale, row))
+            fresh.add(-scale * at.mean, 0.0, depths)
+        elif edge.op == "rms_norm":
+            coherent.append((1.0 / math.sqrt(at.second_moment) if at.second_moment > 0 else 0.0, row))
+        elif edge.op == "average":
+            coherent.append((edge.amplitude, row))
+            fresh.add((1 - edge.amplitude) * at.mean, max(edge.gain - edge.amplitude**2, 0.0) * variance, depths)
+        elif edge.op == "maximum":
+            unit_mean, unit_second = activations.maximum_moments(edge.window)
+            spread = math.sqrt(variance)
+            fresh.add(at.mean + spread * unit_mean, variance * (unit_second - unit_mean**2), depths)
+        elif edge.op == "activation":
+            mean, second = self.read(edge.source, edge.activation)
+            fresh.add(mean, max(second - mean**2, 0.0), depths)
+        else:
+            raise GraphError(f"edge {edge.source}->{edge.target} has op '{edge.op}', which carries no signal")
+
+    def _weigh(
+        self, name: str, weights: list[Edge], row: Row, fresh: _Fresh, size: Sizing, in_degree: int
+    ) -> None:
+        """Size the weights that meet at a vertex and add what they bring."""
+        carried_mean, carried_variance = self._of_row(row)
+        reads = tuple(
+            edge.gain * self.read(edge.source, edge.activation if edge.activation_first else None)[1]
+            for edge in weights
+        )
+        junction = Junction(
+            name,
+            in_degree,
+            tuple(weights),
+            tuple(self.place[id(edge)] for edge in weights),
+            reads,
+            carried_mean + fresh.mean,
+            carried_variance + fresh.variance,
+        )
+        for edge, position, read, gain in zip(weights, junction.positions, reads, size(junction), strict=True):
+            self.gains[position] = gain
+            mean, second = behind_weight(edge, gain * read)
+            fresh.add(mean, max(second - mean**2, 0.0), self.shifted(edge.source, edge.depth))
+
+    def _concat(self, name: str, fresh: _Fresh) -> Row:
+        """Join blocks side by side: second moments add by width share, and so do squared amplitudes."""
+        edges = self.graph.incoming[name]
+        row = _combined([(edge.gain, _squared(self.rows[edge.source])) for edge in edges])
+        row = (row[0], np.sqrt(np.maximum(row[1], 0.0)))
+        mean = sum(edge.gain * self.signals[edge.source].mean for edge in edges)
+        second = sum(edge.gain * self.signals[edge.source].second_moment for edge in edges)
+        carried_mean, carried_variance = self._of_row(row)
+        weights = [edge.gain * self.signals[edge.source].second_moment for edge in edges]
+        depths = _mixed([self.shifted(edge.source, edge.depth) for edge in edges], weights)
+        fresh.add(mean - carried_mean, max(second - mean**2 - carried_variance, 0.0), depths)
+        return row
+
+    def _product(self, name: str, fresh: _Fresh) -> None:
+        """Multiply factors, summing over `window` terms: every factor is half of the change of a product of two."""
+        edges = self.graph.incoming[name]
+        mean, second, terms = 1.0, 1.0, 1
+        for edge in edges:
+            if edge.op == "modulate":
+                continue
+            at = self.signals[edge.source]
+            mean *= edge.amplitude * at.mean
+            second *= edge.amplitude**2 * at.second_moment
+            terms = max(terms, edge.window)
+        factors = [edge.source for edge in edges if edge.op != "modulate"]
+        if len(factors) == 2 and factors[0] == factors[1]:  # a square: the fourth moment of a Gaussian
+            at = self.signals[factors[0]]
+            variance = max(at.second_moment - at.mean**2, 0.0)
+            mean = edges[0].amplitude * edges[1].amplitude * at.second_moment
+            scale = (edges[0].amplitude * edges[1].amplitude) ** 2
+            second = scale * (3 * variance**2 + 6 * variance * at.mean**2 + at.mean**4)
+        variance = terms * max(second - mean**2, 0.0)
+        depths = _mixed([self.shifted(edge.source, edge.depth) for edge in edges], [1.0] * len(edges))
+        fresh.add(terms * mean, variance, depths)
+
+    # Closing a vertex
+
+    def _of_row(self, row: Row) -> tuple[float, float]:
+        """Return mean and variance of the fields a row carries."""
+        fields, amplitudes = row
+        mean = float(amplitudes @ self.field_mean[fields, 0])
+        return mean, float(amplitudes**2 @ self.field_variance[fields, 0])
+
+    def _finish(self, name: str, row: Row, fresh: _Fresh) -> None:
+        number = self.number[name]
+        self.field_variance[number] = (fresh.variance, *fresh.variance_depths)
+        self.field_mean[number] = (fresh.mean, *fresh.mean_depths)
+        if fresh.variance or fresh.mean:
+            row = (np.append(row[0], number), np.append(row[1], 1.0))
+        fields, amplitudes = row
+        means = amplitudes @ self.field_mean[fields]
+        shares = amplitudes**2 @ self.field_variance[fields] + means[0] * means
+        second = float(shares[0])
+        if not math.isfinite(second):
+            raise GraphError(
+                f"the second moment at vertex '{name}' overflows; initialise with 'conserve', which keeps it at one"
+            )
+        m1, m2, m3 = (float(share) / second if second > 0 else 0.0 for share in shares[1:])
+        self.rows[name] = row
+        self.signals[name] = VertexSignal(second, float(means[0]), (m1, m2, m3))
+
+
+def behind_weight(edge: Edge, variance: float) -> tuple[float, float]:
+    """Return mean and second moment of what a weight edge delivers when its matrix product has this variance."""
+    if edge.op == "recurrent":
+        return 0.0, _recurrent_second_moment(edge.activation or "tanh")
+    if edge.activation and not edge.activation_first:
+        return activations.moments(edge.activation, 0.0, variance)
+    return 0.0, variance
+
+
+def _squared(row: Row) -> Row:
+    return row[0], row[1] ** 2
+
+
+def _combined(parts: list[tuple[float, Row]]) -> Row:
+    """Add rows of amplitudes, each times a factor."""
+    if not parts:
+        return np.empty(0, dtype=np.intp), np.empty(0)
+    if len(parts) == 1:
+        factor, (fields, amplitudes) = parts[0]
+        return fields, factor * amplitudes
+    fields = np.concatenate([row[0] for _, row in parts])
+    amplitudes = np.concatenate([factor * row[1] for factor, row in parts])
+    if not len(fields):
+        return fields, amplitudes
+    total = np.bincount(fields, weights=amplitudes)
+    kept = np.flatnonzero(total)
+    return kept, total[kept]
+
+
+def _mixed(depths: list[Depths], weights: list[float]) -> Depths:
+    """Return the average of depth moments by weight (plain if all weights vanish)."""
+    total = sum(weights)
+    if total <= 0:
+        weights, total = [1.0] * len(depths), float(len(depths))
+    a, b, c = (sum(w * d[k] for w, d in zip(weights, depths, strict=True)) / total for k in range(3))
+    return a, b, c
+
+
+@lru_cache(maxsize=8)
+def _recurrent_second_moment(kind: str) -> float:
+    """Return the stationary second moment of a recurrent cell's output, its gates fed unit Gaussians (simulated)."""
+    random = np.random.default_rng(0)
+    state = cell = np.zeros(16384)
+    sigmoid = lambda z: 0.5 * (1 + np.tanh(0.5 * z))  # noqa: E731
+    for _ in range(48):
+        spread = math.sqrt(1.0 + float(np.mean(state**2)))
+        a, b, c, d = (spread * random.standard_normal(16384) for _ in range(4))
+        if kind == "lstm":
+            cell = sigmoid(a) * cell + sigmoid(b) * np.tanh(c)
+            state = sigmoid(d) * np.tanh(cell)
+        elif kind == "gru":
+            state = sigmoid(a) * state + (1 - sigmoid(a)) * np.tanh(b)
+        else:
+            state = np.maximum(a, 0.0) if kind == "relu" else np.tanh(a)
+    return float(np.mean(state**2))
