@@ -1,0 +1,69 @@
+"""evenstep: every parameter takes an even step.
+
+Hand in any PyTorch module; get back an initialisation and a learning rate for every parameter.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from evenstep.errors import EvenstepError, GraphError, InputError, PlanError, TraceError
+    from evenstep.graph import Edge, Graph, Parameter, Vertex
+    from evenstep.module import initialize_, ops, param_groups, plan, register_op, trace
+    from evenstep.rules import ParameterPlan, PathMoments, Plan, path_moments, plan_graph
+    from evenstep.search import LRSearch, search_lr
+
+__version__ = "0.1.0"
+
+# Public name -> module that holds it. Loaded on first use, so that the graph and the rules work without torch.
+_HOMES = {
+    "evenstep.errors": ("EvenstepError", "GraphError", "InputError", "PlanError", "TraceError"),
+    "evenstep.graph": ("Edge", "Graph", "Parameter", "Vertex"),
+    "evenstep.rules": ("ParameterPlan", "PathMoments", "Plan", "path_moments", "plan_graph"),
+    "evenstep.module": ("initialize_", "ops", "param_groups", "plan", "register_op", "trace"),
+    "evenstep.search": ("LRSearch", "search_lr"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Edge",
+    "EvenstepError",
+    "Graph",
+    "GraphError",
+    "InputError",
+    "LRSearch",
+    "Parameter",
+    "ParameterPlan",
+    "PathMoments",
+    "Plan",
+    "PlanError",
+    "TraceError",
+    "Vertex",
+    "__version__",
+    "initialize_",
+    "ops",
+    "param_groups",
+    "path_moments",
+    "plan",
+    "plan_graph",
+    "register_op",
+    "search_lr",
+    "trace",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first asked for."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'evenstep' has no attribute '{name}'")
+    home = importlib.import_module(_HOME_OF[name])
+    value = importlib.import_module(f"{home.__name__}.{name}") if name == "ops" else getattr(home, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

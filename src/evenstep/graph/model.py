@@ -91,6 +91,16 @@ class Edge:
         """Say whether the edge multiplies by trained weights."""
         return self.op in ("weight", "recurrent")
 
+    @property
+    def activates_first(self) -> bool:
+        """Say whether the edge's weight reads its source through an activation (a recurrent block has its own)."""
+        return self.op == "weight" and self.activation is not None and self.activation_first
+
+    @property
+    def activates_last(self) -> bool:
+        """Say whether an activation follows the edge's weight."""
+        return self.op == "weight" and self.activation is not None and not self.activation_first
+
 
 @dataclass(frozen=True)
 class Graph:

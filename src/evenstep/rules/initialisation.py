@@ -107,9 +107,9 @@ class _Sizing:
         """
         sized = []
         for edge in junction.weights:
-            source = not edge.activation_first and edge.activation is not None
+            source = edge.activates_last
             degree = max(self.graph.in_degree(edge.source), 1) if source else junction.in_degree
-            factor = 1.0 / activations.gain(edge.activation) if edge.activation else 1.0
+            factor = 1.0 / activations.gain(edge.activation) if edge.op == "weight" and edge.activation else 1.0
             which = "source's" if source else "target's"
             sized.append((factor / degree, f"{factor:.4g}/(d_in fan_in), {which} in-degree {degree}"))
         return sized
@@ -158,7 +158,7 @@ def _unit_read(graph: Graph, head: Head, edge: Edge) -> float:
             mean, second = mean + spread * unit_mean, mean**2 + 2 * mean * spread * unit_mean + variance * unit_second
         else:
             mean, second = step.amplitude * mean, step.amplitude**2 * second
-    if edge.activation and edge.activation_first:
+    if edge.activates_first and edge.activation:
         second = activations.moments(edge.activation, mean, max(second - mean**2, 0.0))[1]
     return edge.gain * second
 
@@ -174,7 +174,7 @@ def _conserve(junction: Junction) -> list[tuple[float, str]]:
     goal = max(1.0, carried + count / junction.in_degree)
     if any(edge.op == "recurrent" for edge in junction.weights):
         variance = 1.0
-    elif all(edge.activation is None or edge.activation_first for edge in junction.weights):
+    elif not any(edge.activates_last for edge in junction.weights):
         variance = (goal - carried) / count
     else:
         variance = _solve(junction, goal)
@@ -195,7 +195,7 @@ def _solve(junction: Junction, goal: float) -> float:
     kinds: dict[tuple[str | None, bool], int] = {}
     edge_of = {}
     for edge in junction.weights:
-        key = (edge.activation, edge.activation_first)
+        key = (edge.activation, edge.activates_last)
         kinds[key] = kinds.get(key, 0) + 1
         edge_of[key] = edge
 

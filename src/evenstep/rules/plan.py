@@ -16,7 +16,7 @@ from evenstep.rules.initialisation import INITS, Init
 from evenstep.rules.network import OPTIMIZERS, Factor, Network, Optimizer, Rule, is_convolution
 from evenstep.rules.paths import Paths
 from evenstep.rules.weighted import Weighted
-from evenstep.rules.width import BaseShape, base_shape, width_factor
+from evenstep.rules.width import BaseShape, base_shape, layer_factor
 
 FORMAT = "evenstep-plan/1"
 RULES: dict[str, Rule] = {rule.name: rule for rule in (Weighted(), Paths(), Constant(), Mup())}
@@ -275,7 +275,7 @@ class _Writer:
         self.network, self.shape, self.optimizer = network, shape, optimizer
         self.scale = math.prod(factor.value for factor in factors)
         self.said = " x ".join(_say(factor) for factor in factors)
-        self.widths: dict[tuple[object, ...], tuple[float, str]] = {}
+        self.rates: dict[Factor, tuple[float, str]] = {}
         self.partners = self._partners()
 
     def _partners(self) -> dict[str, Parameter]:
@@ -325,13 +325,10 @@ class _Writer:
         layer = self.partners.get(parameter.name) if parameter.role == "bias" else parameter
         if self.shape is None or layer is None or layer.role != "weight" or not on_path:
             return self.scale, self.said
-        place = self.network.roles.place_of(layer.name)
-        key = (place, layer.fan_in, layer.fan_out, layer.kernel_size, len(layer.shape))
-        found = self.widths.get(key)
+        factor = layer_factor(self.network, layer, self.shape, self.optimizer)
+        found = self.rates.get(factor)
         if found is None:
-            factor = width_factor(layer, place, self.shape, self.optimizer)
-            found = (self.scale * factor.value, f"{self.said} x {_say(factor)}")
-            self.widths[key] = found
+            found = self.rates[factor] = (self.scale * factor.value, f"{self.said} x {_say(factor)}")
         return found
 
 

@@ -97,7 +97,7 @@ def _weight_or_norm_after(graph: Graph) -> dict[str, bool]:
 
 def _back(graph: Graph, edge: Edge) -> tuple[str, int]:
     """Walk back from a readout through pools, activations and reshapes to the last vertex of the DAG."""
-    vertex, depth = edge.source, edge.depth if edge.activation_first else 0
+    vertex, depth = edge.source, 0 if edge.activates_last else edge.depth
     while True:
         incoming = graph.incoming[vertex]
         if len(incoming) != 1 or incoming[0].op not in _TRANSPARENT or graph.merge[vertex] != "sum":

@@ -208,7 +208,7 @@ class _Pass:
         """Size the weights that meet at a vertex and add what they bring."""
         carried_mean, carried_variance = self._of_row(row)
         reads = tuple(
-            edge.gain * self.read(edge.source, edge.activation if edge.activation_first else None)[1]
+            edge.gain * self.read(edge.source, edge.activation if edge.activates_first else None)[1]
             for edge in weights
         )
         junction = Junction(
@@ -291,7 +291,7 @@ def behind_weight(edge: Edge, variance: float) -> tuple[float, float]:
     """Return mean and second moment of what a weight edge delivers when its matrix product has this variance."""
     if edge.op == "recurrent":
         return 0.0, _recurrent_second_moment(edge.activation or "tanh")
-    if edge.activation and not edge.activation_first:
+    if edge.activates_last and edge.activation:
         return activations.moments(edge.activation, 0.0, variance)
     return 0.0, variance
 

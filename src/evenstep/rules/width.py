@@ -51,9 +51,22 @@ def base_shape(base: Network) -> BaseShape:
     return BaseShape(written or fallback, hidden or fallback, read or fallback)
 
 
-def width_factor(parameter: Parameter, place: Place, shape: BaseShape, optimizer: Optimizer) -> Factor:
-    """Return a layer's factor: SGD fan_out/fan_in, Adam 1/fan_in, each over the base's."""
-    reads, writes = units_in(parameter), units_out(parameter)
+def layer_factor(network: Network, parameter: Parameter, shape: BaseShape, optimizer: Optimizer) -> Factor:
+    """Return a weight's factor: the smallest its uses ask for, where a tied weight has several."""
+    found = []
+    for position in network.roles.edges_of[parameter.name]:
+        edge, place = network.live.edges[position], network.roles.places.get(position, "hidden")
+        fans = parameter if edge.op == "recurrent" else edge
+        taps = _taps(parameter)
+        found.append(width_factor(fans.fan_in / taps, fans.fan_out / taps, place, shape, optimizer))
+    return min(found, key=lambda factor: factor.value)
+
+
+def width_factor(reads: float, writes: float, place: Place, shape: BaseShape, optimizer: Optimizer) -> Factor:
+    """Return the factor of a layer that reads and writes so many units: SGD fan_out/fan_in, Adam 1/fan_in.
+
+    Each is taken over the base's layer at the same place.
+    """
     if place == "readout":
         return Factor("width", shape.readout_in / reads, f"readout of {reads:.4g}, base's {shape.readout_in:.4g}")
     if place == "input":

@@ -1,0 +1,106 @@
+"""Apply a plan: draw the weights, and hand the learning rates over as ordinary optimiser groups."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from evenstep.errors import InputError, PlanError
+from evenstep.module.unwrap import named_parameters, unwrapped
+from evenstep.rules.plan import ParameterPlan, Plan
+
+
+def initialize_(model: nn.Module, plan: Plan, *, generator: torch.Generator | None = None) -> None:
+    """Draw every planned parameter of a module from N(mean, std^2): weights as planned, biases 0, norm gains 1.
+
+    Frozen parameters, buffers and parameters whose plan says `kept` stay as they are. The same generator state gives
+    the same weights; without a generator torch's default one is used. The row of an embedding that stands for padding
+    is left at zero.
+    """
+    found = matched(model, plan)
+    padding = _padding_rows(model)
+    with torch.no_grad():
+        for planned, parameter in found:
+            if planned.kept:
+                continue
+            if planned.std == 0.0:
+                parameter.fill_(planned.mean)
+                continue
+            _draw_(parameter, planned, generator)
+            if (row := padding.get(id(parameter))) is not None:
+                parameter[row].zero_()
+
+
+def _draw_(parameter: torch.Tensor, planned: ParameterPlan, generator: torch.Generator | None) -> None:
+    if generator is None or generator.device.type == parameter.device.type:
+        parameter.normal_(planned.mean, planned.std, generator=generator)
+        return
+    # The generator lives elsewhere (as a rule on the CPU): draw there, then move.
+    drawn = torch.empty(parameter.shape, dtype=torch.float32, device=generator.device)
+    parameter.copy_(drawn.normal_(planned.mean, planned.std, generator=generator))
+
+
+def _padding_rows(model: nn.Module) -> dict[int, int]:
+    return {
+        id(module.weight): module.padding_idx
+        for module in model.modules()
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None
+    }
+
+
+def param_groups(model: nn.Module, plan: Plan, *, lr: float | None = None, **options: Any) -> list[dict[str, Any]]:
+    """Return optimiser groups, one for each distinct learning rate, in the order of their first parameter.
+
+    A group has `params`, a real `lr`, a `name` and whatever `options` were given (such as `weight_decay`).
+    """
+    base = plan.base if lr is None else lr
+    if base is None:
+        raise PlanError("the plan holds factors only; give the base's learning rate: plan.param_groups(model, lr=...)")
+    if not isinstance(base, int | float) or not math.isfinite(base) or base <= 0:
+        raise InputError(f"lr is {base!r}; give a finite number above 0")
+    for reserved in ("params", "name"):
+        if reserved in options:
+            raise InputError(f"option '{reserved}' is set by the plan; leave it out")
+    groups: dict[float, dict[str, Any]] = {}
+    for planned, parameter in matched(model, plan):
+        # Twelve digits: rates that differ by rounding alone belong together.
+        scale = float(f"{planned.lr_scale:.12g}")
+        if scale not in groups:
+            groups[scale] = {"params": [], "lr": base * scale, "name": planned.name, **options}
+        groups[scale]["params"].append(parameter)
+    for group in groups.values():
+        if len(group["params"]) > 1:
+            group["name"] += f" (+{len(group['params']) - 1})"
+    return list(groups.values())
+
+
+def matched(model: nn.Module, plan: Plan) -> list[tuple[ParameterPlan, nn.Parameter]]:
+    """Pair every parameter plan with its parameter; a plan for another model raises."""
+    own = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
+    planned = {p.name: p for p in plan.parameters}
+    kind = type(unwrapped(model)).__name__
+    missing = [name for name in planned if name not in own]
+    unplanned = [name for name in own if name not in planned]
+    if missing or unplanned:
+        raise PlanError(
+            f"the plan does not fit {kind}: {_listed('missing in the model', missing)}"
+            f"{' and ' if missing and unplanned else ''}{_listed('not in the plan', unplanned)}; "
+            "plan this very model, frozen parameters frozen before the plan is made"
+        )
+    for name, p in planned.items():
+        if tuple(own[name].shape) != p.shape:
+            raise PlanError(
+                f"the plan does not fit {kind}: '{name}' has shape {tuple(own[name].shape)} in the model and {p.shape} "
+                "in the plan; plan this very model"
+            )
+    return [(planned[name], own[name]) for name in planned]
+
+
+def _listed(what: str, names: list[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(repr(name) for name in names[:3])}{more} {what}"

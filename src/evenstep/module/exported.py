@@ -1,0 +1,105 @@
+"""Export a module to a graph of operators, or say in one sentence why that cannot be done."""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from evenstep.errors import InputError, TraceError
+
+_LIBRARY = Path(torch.__file__).parent
+_OWN = Path(__file__).parent.parent
+_DATA_DEPENDENT = ("datadependent", "data-dependent", "dynamic control flow", "symbolically traced variables")
+
+
+def split_inputs(example_inputs: Any, extra: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments from a tensor, a sequence of arguments, or a mapping of keywords."""
+    if isinstance(example_inputs, torch.Tensor):
+        args, kwargs = (example_inputs,), {}
+    elif isinstance(example_inputs, Mapping):
+        args, kwargs = (), dict(example_inputs)
+    elif isinstance(example_inputs, list | tuple):
+        args, kwargs = tuple(example_inputs), {}
+    else:
+        raise InputError(
+            f"example_inputs is {type(example_inputs).__name__}; give a tensor, a tuple of the module's arguments, or a "
+            "mapping of its keyword arguments"
+        )
+    kwargs |= extra or {}
+    tensors = list(_tensors((args, kwargs)))
+    if not tensors:
+        raise InputError("example_inputs holds no tensor; give at least one, as the module's forward takes it")
+    for tensor in tensors:
+        if tensor.numel() == 0:
+            raise InputError(f"an example input has shape {tuple(tensor.shape)}, of size zero; give a batch of at least 1")
+    return args, kwargs
+
+
+def check_parameters(model: nn.Module) -> None:
+    """Refuse parameters that have no size or no values yet."""
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise TraceError(f"parameter '{name}' of {type(model).__name__} is lazy and has no shape yet; run a forward once")
+        if parameter.numel() == 0:
+            raise TraceError(f"parameter '{name}' has shape {tuple(parameter.shape)}, of size zero; remove it or give it a size")
+
+
+def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
+    """Return the exported program of a module on example inputs; its values and buffers stay untouched."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # notes on attributes assigned during export; nothing a user can act on
+            return torch.export.export(model, args, kwargs, strict=False)
+    except Exception as error:
+        raise _explained(model, args, kwargs, error) from error
+
+
+def _explained(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> TraceError:
+    kind = type(model).__name__
+    where = _users_line(error)
+    text = f"{type(error).__name__} {error}".lower()
+    said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    if any(mark in text for mark in _DATA_DEPENDENT):
+        return TraceError(
+            f"{kind} cannot be read as a graph: its control flow depends on the data{where}; use torch.where or "
+            "torch.cond there, or plan the parts on either side of it"
+        )
+    given = ", ".join(_shown(value) for value in (*args, *kwargs.values()))
+    return TraceError(
+        f"{kind} does not run on the example inputs ({given}){where}: {said[:300]}; give inputs as its forward takes "
+        "them, on the module's device"
+    )
+
+
+def _users_line(error: Exception) -> str:
+    """Return ' at file:line `source`' for the deepest frame of the user's own code."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if frame.filename.startswith("<") or _LIBRARY in path.parents or _OWN in path.parents:
+            continue
+        source = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
+        return f" at {path.name}:{frame.lineno} `{source}`"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    return f"{tuple(value.shape)} {value.dtype}" if isinstance(value, torch.Tensor) else repr(value)[:40]
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, Mapping):
+        for value in values.values():
+            yield from _tensors(value)
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _tensors(value)

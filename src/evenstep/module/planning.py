@@ -1,0 +1,53 @@
+"""The whole way in one call: module to graph to plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from evenstep.errors import InputError
+from evenstep.graph import Graph
+from evenstep.module.trace import OnUnknown, trace
+from evenstep.rules import BaseSearch, Init, Optimizer, Plan, Rule, plan_graph
+
+
+def plan(
+    model: nn.Module | Graph,
+    example_inputs: Any = None,
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    base: BaseSearch | float | None = None,
+    base_graph: Graph | None = None,
+    rule: str | Rule = "weighted",
+    init: Init = "conserve",
+    optimizer: Optimizer = "sgd",
+    on_unknown: OnUnknown = "raise",
+) -> Plan:
+    """Return an initialisation and a learning rate for every trainable parameter of a module (or graph).
+
+    `base` is the result of `search_lr`, or a learning rate: the best one of the network `base_graph`, or without that
+    of the one-hidden-layer chain of the same kind. Left out, the plan holds factors only. `init` is `conserve`,
+    `degree` (the paper's), `he`, or `keep` for a plan of learning rates alone.
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Linear(8, 256), nn.ReLU(), nn.Linear(256, 2))
+    >>> planned = plan(net, torch.zeros(1, 8), base=0.1)
+    >>> [parameter.name for parameter in planned.parameters]
+    ['0.weight', '0.bias', '2.weight', '2.bias']
+    """
+    graph = model if isinstance(model, Graph) else _traced(model, example_inputs, example_kwargs, on_unknown)
+    return plan_graph(graph, rule=rule, init=init, optimizer=optimizer, base=base, base_graph=base_graph)
+
+
+def _traced(
+    model: nn.Module, example_inputs: Any, example_kwargs: Mapping[str, Any] | None, on_unknown: OnUnknown
+) -> Graph:
+    if example_inputs is None and example_kwargs is None:
+        raise InputError(
+            "example_inputs is missing; a module is read by running it symbolically once: give a batch as its forward "
+            "takes it, such as torch.zeros(1, 3, 32, 32)"
+        )
+    inputs = () if example_inputs is None else example_inputs
+    return trace(model, inputs, example_kwargs=example_kwargs, on_unknown=on_unknown)

@@ -1,0 +1,377 @@
+"""From a module to a graph: export it, then let one handler per operator say which edges it draws."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import fx, nn
+from torch.export.graph_signature import InputKind, OutputKind
+
+from evenstep.errors import EvenstepError, InputError, TraceError
+from evenstep.graph.contract import contracted
+from evenstep.graph.model import Edge, Graph, Parameter, Vertex
+from evenstep.module.exported import check_parameters, export, split_inputs
+from evenstep.module.ops import handler_of, op_name
+from evenstep.module.unwrap import own_name, unwrapped
+from evenstep.module.values import (
+    Call,
+    Constant,
+    Incoming,
+    Outcome,
+    ParameterUse,
+    ParameterValue,
+    Shape,
+    Signal,
+    flattened,
+)
+
+OnUnknown = Literal["raise", "identity"]
+_PRECEDENCE = {"weight": 0, "gain": 1, "bias": 2, "raw": 3}
+OUTSIDE = "outside the theory"
+
+
+def trace(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    on_unknown: OnUnknown = "raise",
+) -> Graph:
+    """Return a module's graph, read from one symbolic run on example inputs; the module stays as it is.
+
+    `example_inputs` is a tensor, a tuple of positional arguments or a mapping of keyword arguments; `example_kwargs`
+    adds keyword arguments to positional ones. An operator without a handler raises, or with `on_unknown='identity'` is let through and every parameter it touches marked
+    as outside the theory.
+
+    >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    >>> [edge.op for edge in trace(net, torch.zeros(1, 8)).edges]
+    ['weight', 'weight']
+    """
+    if on_unknown not in ("raise", "identity"):
+        raise InputError(f"on_unknown is '{on_unknown}'; choose 'raise' or 'identity'")
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is {type(model).__name__}; give a torch.nn.Module")
+    args, kwargs = split_inputs(example_inputs, example_kwargs)
+    model = unwrapped(model)
+    check_parameters(model)
+    program = export(model, args, kwargs)
+    tracer = _Tracer(model, on_unknown)
+    outputs = tracer.read(program)
+    return tracer.graph(outputs)
+
+
+@dataclass
+class _Drawing:
+    """The graph while it is drawn."""
+
+    vertices: dict[str, Vertex] = field(default_factory=dict)
+    edges: list[Edge] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    uses: dict[str, ParameterUse] = field(default_factory=dict)
+    operator_of: dict[int, str] = field(default_factory=dict)  # position of an unknown edge -> operator
+
+    def vertex(self, wanted: str, merge: Any = "sum") -> str:
+        """Add a vertex under the wanted name, numbered from the second of that name on."""
+        name, count = wanted, 1
+        while name in self.vertices:
+            count += 1
+            name = f"{wanted}#{count}"
+        self.vertices[name] = Vertex(name, merge)
+        return name
+
+    def use(self, uses: Iterable[ParameterUse]) -> None:
+        """Note what parameters are used for; a weight's use outranks all others."""
+        for use in uses:
+            known = self.uses.get(use.name)
+            if known is None or _PRECEDENCE[use.role] < _PRECEDENCE[known.role]:
+                self.uses[use.name] = use
+
+
+class _Tracer:
+    """Walk an exported graph, with a value for every node."""
+
+    def __init__(self, model: nn.Module, on_unknown: OnUnknown) -> None:
+        self.model = model
+        self.on_unknown = on_unknown
+        self.drawing = _Drawing()
+        first: dict[int, str] = {}
+        self.canonical: dict[str, str] = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            self.canonical[name] = first.setdefault(id(parameter), own_name(name))
+        self.tensors: dict[str, torch.Tensor] = {own_name(n): p for n, p in model.named_parameters()}
+        self.tensors |= dict(model.named_buffers())
+        self.sizes: dict[str, float | None] = {}
+
+    # Reading
+
+    def read(self, program: torch.export.ExportedProgram) -> list[str]:
+        """Draw the whole program; return the vertices of its outputs."""
+        signature = program.graph_signature
+        values: dict[str, Any] = {}
+        shapes = {n.name: _shape(n.meta.get("val")) for n in program.graph.nodes if n.op == "placeholder"}
+        users = [s for s in signature.input_specs if s.kind == InputKind.USER_INPUT]
+        count = sum(shapes.get(getattr(s.arg, "name", "")) is not None for s in users)
+        for spec in signature.input_specs:
+            name = getattr(spec.arg, "name", "")
+            shape = shapes.get(name)
+            if shape is None:
+                values[name] = None
+            elif spec.kind == InputKind.PARAMETER:
+                values[name] = ParameterValue((self.canonical[str(spec.target)],), shape)
+            elif spec.kind == InputKind.USER_INPUT:
+                vertex = self.drawing.vertex("input" if count == 1 else f"input.{name}")
+                self.drawing.inputs.append(vertex)
+                values[name] = Signal(vertex, shape)
+            else:
+                values[name] = Constant(shape, buffer=spec.target)
+        results = self._walk(program.graph_module, values)
+        wanted = [
+            spec.kind == OutputKind.USER_OUTPUT for spec in signature.output_specs
+        ]  # the others are updated buffers
+        leaves = list(flattened(results))
+        kept = [leaf for leaf, want in zip(leaves, wanted, strict=False) if want and isinstance(leaf, Signal)]
+        if not kept:
+            raise TraceError(
+                f"no output of {type(self.model).__name__} depends on its inputs; return a tensor computed from them"
+            )
+        return list(dict.fromkeys(signal.vertex for signal in kept))
+
+    def _walk(self, module: fx.GraphModule, values: dict[str, Any]) -> Any:
+        """Give every node of a graph its value; return that of the output."""
+        for node in module.graph.nodes:
+            if node.op == "get_attr":
+                values[node.name] = _attribute(module, str(node.target))
+            elif node.op == "call_function":
+                args = fx.node.map_arg(node.args, lambda n: values[n.name])
+                kwargs = fx.node.map_arg(node.kwargs, lambda n: values[n.name])
+                values[node.name] = self._call(node, args, kwargs)
+            elif node.op == "output":
+                return fx.node.map_arg(node.args[0], lambda n: values[n.name])
+        return None
+
+    def _call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        if node.target is operator.getitem:
+            return args[0][args[1]] if isinstance(args[0], list | tuple) else args[0]
+        inner = next((a for a in args if isinstance(a, fx.GraphModule)), None)
+        if inner is not None and "cond" not in str(node.target):  # autocast, no_grad, checkpoint: look inside
+            return self._inline(inner, args)
+        result = node.meta.get("val")
+        call = Call(
+            op_name(node.target),
+            tuple(args),
+            kwargs,
+            _shape(result if not isinstance(result, list | tuple) else next(iter(result), None)) or (),
+            _module_path(node),
+            self._rms,
+        )
+        if not call.signals():
+            return self._offpath(call, result)
+        kinds = {value.dtype for value in flattened(result) if isinstance(value, torch.Tensor)}
+        if kinds == {torch.bool} or not kinds:
+            return _each_output(result, lambda shape: Constant(shape))
+        if not any(kind.is_floating_point or kind.is_complex for kind in kinds):
+            outcome = Outcome((Incoming(call.signals()[0]),))  # whole numbers: token ids and their like
+        else:
+            outcome = self._outcome(call, node)
+        if not outcome.incoming:
+            return self._offpath(call, result)
+        return self._draw(node, outcome, result)
+
+    def _inline(self, inner: fx.GraphModule, args: Any) -> Any:
+        given = [a for a in args[list(map(id, args)).index(id(inner)) + 1 :]]
+        names = [n.name for n in inner.graph.nodes if n.op == "placeholder"]
+        return self._walk(inner, dict(zip(names, given, strict=False)))
+
+    def _outcome(self, call: Call, node: fx.Node) -> Outcome:
+        handler = handler_of(call.op)
+        if handler is None:
+            return self._unknown(call, node)
+        try:
+            return handler(call)
+        except EvenstepError:
+            raise
+        except Exception as error:
+            raise TraceError(
+                f"the handler of operator '{call.op}' in {_where(node)} failed with {type(error).__name__}: {error}; "
+                f"replace it with evenstep.register_op('{call.op}', handler)"
+            ) from error
+
+    def _unknown(self, call: Call, node: fx.Node) -> Outcome:
+        if self.on_unknown == "raise":
+            raise TraceError(
+                f"operator '{call.op}' in {_where(node)} is not known; teach it with "
+                f"evenstep.register_op('{call.op}', handler), or pass on_unknown='identity' to let it through"
+            )
+        first, *others = call.signals()
+        names = tuple(name for value in call.parameters() for name in value.names)
+        note = f"{OUTSIDE} (operator '{call.op}')"
+        return Outcome(
+            (Incoming(first, "unknown", parameters=names), *(Incoming(other, "modulate") for other in others)),
+            uses=tuple(ParameterUse(name, "raw", note=note) for name in names),
+        )
+
+    def _offpath(self, call: Call, result: Any) -> Any:
+        """Return what an operator makes of parameters and constants alone."""
+        names = tuple(dict.fromkeys(name for value in call.parameters() for name in value.names))
+        if names:
+            return _each_output(result, lambda shape: ParameterValue(names, shape))
+        buffers = [v.buffer for v in call.args if isinstance(v, Constant) and v.buffer]
+        return _each_output(result, lambda shape: Constant(shape, buffer=buffers[0] if buffers else None))
+
+    # Drawing
+
+    def _draw(self, node: fx.Node, outcome: Outcome, result: Any) -> Any:
+        self.drawing.use(outcome.uses)
+        first = outcome.incoming[0]
+        if len(outcome.incoming) == 1 and first == Incoming(first.signal):
+            sure = first.signal.probability
+            return _each_output(result, lambda shape: Signal(first.signal.vertex, shape, sure))
+        vertex = self.drawing.vertex(_vertex_name(node), outcome.merge)
+        for edge in outcome.incoming:
+            if edge.op == "unknown":
+                self.drawing.operator_of[len(self.drawing.edges)] = op_name(node.target)
+            self.drawing.edges.append(
+                Edge(
+                    edge.signal.vertex,
+                    vertex,
+                    edge.op,
+                    parameters=edge.parameters,
+                    fan_in=edge.fan_in,
+                    fan_out=edge.fan_out,
+                    kernel_size=edge.kernel_size,
+                    depth=edge.depth,
+                    gain=edge.gain,
+                    amplitude=edge.amplitude,
+                    activation=edge.activation,
+                    window=edge.window,
+                )
+            )
+        return _each_output(result, lambda shape: Signal(vertex, shape, outcome.probability))
+
+    def graph(self, outputs: list[str]) -> Graph:
+        """Return the finished graph, contracted, with every parameter of the module."""
+        drawing = self.drawing
+        graph = Graph.build(
+            drawing.vertices.values(),
+            drawing.edges,
+            inputs=drawing.inputs,
+            outputs=outputs,
+            parameters=self._parameters(),
+        )
+        notes = _touched(graph, drawing.operator_of)
+        graph = contracted(graph)
+        if not notes:
+            return graph
+        marked = tuple(replace(p, note=notes.get(p.name, p.note)) for p in graph.parameters)
+        return replace(graph, parameters=marked)
+
+    def _parameters(self) -> list[Parameter]:
+        """Return every parameter of the module once, then the buffers that serve as weights."""
+        made = []
+        for full_name, tensor in self.model.named_parameters():
+            made.append(self._parameter(own_name(full_name), tensor, trainable=tensor.requires_grad))
+        known = {parameter.name for parameter in made}
+        for name in self.drawing.uses:
+            if name not in known:
+                made.append(self._parameter(name, self.tensors[name], trainable=False))
+        return made
+
+    def _parameter(self, name: str, tensor: torch.Tensor, *, trainable: bool) -> Parameter:
+        use = self.drawing.uses.get(name) or ParameterUse(name, "raw", note="not used")
+        return Parameter(
+            name,
+            use.role,
+            tuple(tensor.shape),
+            fan_in=use.fan_in,
+            fan_out=use.fan_out,
+            kernel_size=use.kernel_size,
+            trainable=trainable,
+            measured=self._rms(name),
+            note=use.note,
+        )
+
+    def _rms(self, name: str) -> float | None:
+        """Return the root mean square of a parameter or buffer, None where its values are not at hand."""
+        if name not in self.sizes:
+            tensor = self.tensors.get(name)
+            if tensor is None or tensor.is_meta or not tensor.is_floating_point():
+                self.sizes[name] = None
+            else:
+                self.sizes[name] = float(tensor.detach().float().square().mean().sqrt())
+        return self.sizes[name]
+
+
+def _touched(graph: Graph, operators: Mapping[int, str]) -> dict[str, str]:
+    """Map the parameters beside an unknown operator, up to the next weights either way, to a note that says so."""
+    notes: dict[str, str] = {}
+    for position, op in operators.items():
+        edge = graph.edges[position]
+        found = {edge, *_until_weights(edge.source, graph.incoming, forward=False)}
+        found |= _until_weights(edge.target, graph.outgoing, forward=True)
+        for touched in found:
+            for name in touched.parameters:
+                notes[name] = f"{OUTSIDE} (operator '{op}')"
+    return notes
+
+
+def _until_weights(start: str, edges: Mapping[str, tuple[Edge, ...]], *, forward: bool) -> set[Edge]:
+    seen: set[Edge] = set()
+    queue = [start]
+    for vertex in queue:
+        for edge in edges[vertex]:
+            if edge not in seen:
+                seen.add(edge)
+                if not edge.has_weight:
+                    queue.append(edge.target if forward else edge.source)
+    return seen
+
+
+def _shape(value: Any) -> Shape | None:
+    return tuple(int(size) for size in value.shape) if isinstance(value, torch.Tensor) else None
+
+
+def _each_output(result: Any, make: Any) -> Any:
+    """Return a value for every tensor an operator gives back, in the same nesting."""
+    if isinstance(result, list | tuple):
+        return type(result)(_each_output(item, make) for item in result)
+    shape = _shape(result)
+    return None if shape is None else make(shape)
+
+
+def _attribute(module: nn.Module, target: str) -> Any:
+    value: Any = module
+    for part in target.split("."):
+        value = getattr(value, part)
+    return Constant(tuple(value.shape)) if isinstance(value, torch.Tensor) else value
+
+
+def _module_path(node: fx.Node) -> str:
+    """Return the path of the innermost module that called the operator, '' for the traced module itself."""
+    stack = node.meta.get("nn_module_stack") or {}
+    entry = next(reversed(stack.values()), None) if stack else None
+    path = entry[0] if entry else ""
+    return str(path).removeprefix("L['self']").strip(".")
+
+
+def _module_class(node: fx.Node) -> str:
+    stack = node.meta.get("nn_module_stack") or {}
+    entry = next(reversed(stack.values()), None) if stack else None
+    return str(entry[1]) if entry else ""
+
+
+def _where(node: fx.Node) -> str:
+    path, kind = _module_path(node), _module_class(node).rpartition(".")[2]
+    return f"module '{path}' ({kind})" if path else f"the module itself ({kind})" if kind else "the module"
+
+
+def _vertex_name(node: fx.Node) -> str:
+    """Name a vertex after the layer that makes it, or after the module and the operator."""
+    path = _module_path(node)
+    short = op_name(node.target).split(".")[1] if "." in op_name(node.target) else str(node.target)
+    if path and _module_class(node).startswith("torch.nn.modules."):
+        return path
+    return f"{path}.{short}" if path else short
