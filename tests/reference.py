@@ -119,7 +119,9 @@ def paper_std(code: str, *, order: str, width: int, inputs: int) -> dict[str, fl
 # The weighted rule, order pre
 
 
-def weighted_score(code: str, *, init: str, depth_offset: float = 2.0, output_exponent: float = 0.25) -> float:
+def weighted_score(
+    code: str, *, init: str, depth_offset: float = 2.0, output_exponent: float = 0.25
+) -> float:
     """Return S = sum_p w_p (L_p + a)^3 / q_out^e of a DAG-MLP of order pre with init `degree` or `he`.
 
     Every vertex is a table {fresh field: amplitude}: a weight's output is a field of its own, skips bring the fields
@@ -143,7 +145,9 @@ def weighted_score(code: str, *, init: str, depth_offset: float = 2.0, output_ex
         if op == "weight":
             # fan_in * var(W) * E[relu(z)^2] / E[z^2], with the last factor one half
             gain = (2.0 if init == "he" else 2.0 / degrees[target]) * 0.5
-            field_paths[f"{source}->{target}"] = [(gain * weight, depth + 1) for weight, depth in paths_into(source)]
+            field_paths[f"{source}->{target}"] = [
+                (gain * weight, depth + 1) for weight, depth in paths_into(source)
+            ]
             here[f"{source}->{target}"] = 1.0
         else:
             for field, amplitude in amplitudes[source].items():

@@ -133,9 +133,10 @@ class Graph:
         """Return the validated graph with its vertices in topological order."""
         vertices, edges = tuple(vertices), tuple(edges)
         inputs, outputs, parameters = tuple(inputs), tuple(outputs), tuple(parameters)
-        _validate(vertices, edges, inputs, outputs, parameters)
+        _validate(vertices, edges, parameters)
         by_name = {vertex.name: vertex for vertex in vertices}
         order = _topological_order(tuple(by_name), edges)
+        _validate_ends(by_name, inputs, outputs)
         return cls(tuple(by_name[name] for name in order), edges, inputs, outputs, parameters)
 
     @classmethod
@@ -256,15 +257,14 @@ def _sparse(value: Vertex | Edge | Parameter) -> dict[str, Any]:
 def _validate(
     vertices: tuple[Vertex, ...],
     edges: tuple[Edge, ...],
-    inputs: tuple[str, ...],
-    outputs: tuple[str, ...],
     parameters: tuple[Parameter, ...],
 ) -> None:
     names = {vertex.name for vertex in vertices}
     if len(vertices) < 2:
         raise GraphError(f"a graph needs at least two vertices and one edge; got {len(vertices)} vertices")
     if len(names) != len(vertices):
-        raise GraphError("two vertices share a name; give every vertex its own")
+        twice = _first_twice([vertex.name for vertex in vertices])
+        raise GraphError(f"'{twice}' names two vertices, which share a name; give every vertex its own")
     for vertex in vertices:
         if vertex.merge not in MERGES:
             raise GraphError(f"vertex '{vertex.name}' merges by '{vertex.merge}'; choose one of {_names(MERGES)}")
@@ -274,16 +274,31 @@ def _validate(
         for end in (edge.source, edge.target):
             if end not in names:
                 raise GraphError(f"edge {edge.source}->{edge.target} names vertex '{end}', which does not exist")
+    declared = [parameter.name for parameter in parameters]
+    known = set(declared)
+    if len(known) != len(declared):
+        raise GraphError(f"parameter '{_first_twice(declared)}' is declared twice; declare every parameter once")
+    for edge in edges:
+        for name in edge.parameters:
+            if name not in known:
+                raise GraphError(
+                    f"edge {edge.source}->{edge.target} uses parameter '{name}', which the graph does not declare; "
+                    "declare it in `parameters`"
+                )
+
+
+def _validate_ends(names: Mapping[str, Vertex], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
     for label, ends in (("input", inputs), ("output", outputs)):
         if not ends:
-            raise GraphError(f"the graph has no {label} vertex (a cycle, or no edges); name at least one")
+            raise GraphError(f"the graph has no {label} vertex; name at least one")
         for end in ends:
             if end not in names:
                 raise GraphError(f"{label} '{end}' is not a vertex of the graph")
-    declared = [parameter.name for parameter in parameters]
-    if len(set(declared)) != len(declared):
-        twice = next(name for name in declared if declared.count(name) > 1)
-        raise GraphError(f"parameter '{twice}' is declared twice; declare every parameter once")
+
+
+def _first_twice(names: list[str]) -> str:
+    """Return the first name that occurs a second time."""
+    return next(name for i, name in enumerate(names) if name in names[:i])
 
 
 def _topological_order(names: tuple[str, ...], edges: tuple[Edge, ...]) -> list[str]:

@@ -239,5 +239,5 @@ def _pooled_readout(
 
 def _check(**sizes: int) -> None:
     for name, value in sizes.items():
-        if not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"{name} is {value!r}; give a whole number from 1 up")

@@ -85,9 +85,9 @@ def is_convolution(parameter: Parameter) -> bool:
     return parameter.role == "weight" and len(parameter.shape) >= 3 and parameter.note != "bilinear"
 
 
-def kernel_factor(network: Network, base: Network) -> Factor:
-    """Return q_base / q: the rate falls with the kernel size (`eq:lr_cnn`)."""
+def kernel_factors(network: Network, base: Network) -> tuple[Factor, ...]:
+    """Return q_base / q, the rate falls with the kernel size (`eq:lr_cnn`); nothing without convolutions."""
+    if not any(map(is_convolution, network.graph.parameters)):
+        return ()
     size, base_size = network.kernel_size, base.kernel_size
-    if size == 1.0 and not any(map(is_convolution, network.graph.parameters)):
-        return Factor("kernel", 1.0, "no convolutions")
-    return Factor("kernel", base_size / size, f"base kernel {base_size:.4g} / kernel {size:.4g}")
+    return (Factor("kernel", base_size / size, f"base kernel {base_size:.4g} / kernel {size:.4g}"),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from evenstep.rules.network import Factor, Network, Optimizer, kernel_factor
+from evenstep.rules.network import Factor, Network, Optimizer, kernel_factors
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Paths:
             # In logarithms: the sums may have more digits than a float has room for.
             value = math.exp(0.5 * (math.log(base_sum) - math.log(target_sum)))
             topology = Factor("topology", value, f"paths: root of {_short(base_sum)}/{_short(target_sum)}")
-        return topology, kernel_factor(network, base)
+        return topology, *kernel_factors(network, base)
 
 
 def _short(number: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from evenstep.rules.network import Factor, Network, Optimizer, kernel_factor
+from evenstep.rules.network import Factor, Network, Optimizer, kernel_factors
 
 
 @dataclass(frozen=True)
@@ -38,4 +38,4 @@ class Weighted:
         score, base_score = self.score(network), self.score(base)
         value = math.exp(exponent * (math.log(base_score) - math.log(score)))
         why = f"weighted: ({base_score:.4g}/{score:.4g})^{exponent:g}"
-        return Factor("topology", value, why), kernel_factor(network, base)
+        return Factor("topology", value, why), *kernel_factors(network, base)

@@ -1,0 +1,164 @@
+"""`evenstep plan`: plan a network given by a compact code, or a module of your own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from evenstep.cli.table import print_plan
+from evenstep.cli.target import load_target
+from evenstep.errors import EvenstepError, InputError
+from evenstep.graph import Graph, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
+from evenstep.rules import Plan, plan_graph
+from evenstep.rules.plan import BASE_WIDTH
+
+Value = TypeVar("Value")
+NASBENCH201_BASE = "0_00_300"  # one 3x3 convolution from the cell's input to its output
+
+
+@dataclass(frozen=True)
+class _Space:
+    """Build the graph of a code, and of the base, in one of the spaces."""
+
+    target: Callable[[str], Graph]
+    base: Callable[[], Graph]
+
+
+def plan(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="'package.module:function' or 'file.py:function', a function that returns (model, example_inputs)."
+        ),
+    ] = None,
+    *,
+    space: Annotated[str, typer.Option(help="mlp, cnn or nasbench201.")] = "mlp",
+    code: Annotated[
+        str | None, typer.Option(help="Compact code, such as 2_12_112; '-' reads one a line from standard input.")
+    ] = None,
+    order: Annotated[str, typer.Option(help="pre: z = sum W relu(z); post: x = sum relu(W x).")] = "pre",
+    norm: Annotated[str, typer.Option(help="none, batch or layer, before every activation (order pre).")] = "none",
+    activation: Annotated[str, typer.Option(help="relu, gelu, silu, tanh, ...")] = "relu",
+    width: Annotated[int | None, typer.Option(help="Hidden units or channels [256; cnn 64; nasbench201 16].")] = None,
+    inputs: Annotated[int | None, typer.Option(help="Input features or channels [3072; cnn and nasbench201 3].")] = None,
+    classes: Annotated[int, typer.Option(help="Outputs.")] = 10,
+    kernel_size: Annotated[int, typer.Option(help="Kernel size (cnn).")] = 3,
+    image_size: Annotated[int, typer.Option(help="Side of the square images (cnn, nasbench201).")] = 32,
+    rule: Annotated[str, typer.Option(help="weighted, paths, constant or mup.")] = "weighted",
+    init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
+    optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
+    base: Annotated[float | None, typer.Option(help="The base's learning rate.")] = None,
+    base_code: Annotated[str | None, typer.Option(help="The base's code [2; nasbench201 0_00_300].")] = None,
+    base_width: Annotated[int | None, typer.Option(help="The base's width [256; cnn 64; nasbench201 16].")] = None,
+    base_kernel_size: Annotated[int, typer.Option(help="The base's kernel size (cnn).")] = 3,
+    on_unknown: Annotated[str, typer.Option(help="raise, or identity to let unknown operators through.")] = "raise",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Plan an initialisation and a learning rate for every parameter of a network."""
+    if (target is None) == (code is None):
+        raise InputError("give either a target ('file.py:function') or --code, such as: evenstep plan --code 2_12_112")
+    options: dict[str, Any] = {"rule": rule, "init": init, "optimizer": optimizer, "base": base}
+    if target is not None:
+        from evenstep.module import plan as plan_module  # noqa: PLC0415 (torch loads only where a module is planned)
+
+        model, example_inputs = load_target(target)
+        made = plan_module(model, example_inputs, on_unknown=on_unknown, **options)  # type: ignore[arg-type]
+        _print(made, made.to_dict(graph=False), as_json=as_json)
+        return
+    chosen = _space(
+        space,
+        order=order,
+        norm=norm,
+        activation=activation,
+        width=width,
+        inputs=inputs,
+        classes=classes,
+        kernel_size=kernel_size,
+        image_size=image_size,
+        base_code=base_code,
+        base_width=base_width,
+        base_kernel_size=base_kernel_size,
+    )
+    assert code is not None
+    if code == "-":
+        _stream(chosen, options)
+    else:
+        made = plan_graph(chosen.target(code), base_graph=chosen.base(), **options)
+        _print(made, _compact(code, made), as_json=as_json)
+
+
+def _stream(space: _Space, options: dict[str, Any]) -> None:
+    """Plan the codes on standard input, one JSON object a line; a bad line gives an error object and the rest go on."""
+    base_graph = space.base()
+    plan_graph(base_graph, base_graph=base_graph, **options)  # options that are wrong for all lines fail here, once
+    for number, line in enumerate(sys.stdin, start=1):
+        code = line.strip()
+        if not code:
+            continue
+        try:
+            made = plan_graph(space.target(code), base_graph=base_graph, **options)
+            shown = _compact(code, made)
+        except EvenstepError as error:
+            shown = {"code": code, "line": number, "error": str(error)}
+        print(json.dumps(shown), flush=True)
+
+
+def _compact(code: str, made: Plan) -> dict[str, Any]:
+    """Return the JSON object of a code: the plan without its graph, vertices those of the DAG alone."""
+    values = made.to_dict(graph=False)
+    values["vertices"] = [vertex for vertex in values["vertices"] if vertex["name"].isdigit()]
+    return {"code": code, **values}
+
+
+def _print(made: Plan, values: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(values, indent=2))
+    else:
+        print_plan(made)
+
+
+def _space(
+    space: str,
+    *,
+    order: str,
+    norm: str,
+    activation: str,
+    width: int | None,
+    inputs: int | None,
+    classes: int,
+    kernel_size: int,
+    image_size: int,
+    base_code: str | None,
+    base_width: int | None,
+    base_kernel_size: int,
+) -> _Space:
+    shared: dict[str, Any] = {"order": order, "norm": norm, "activation": activation, "classes": classes}
+    if space == "mlp":
+        shared["inputs"] = _or(inputs, 3072)
+        return _Space(
+            lambda code: dag_mlp_graph(code, width=_or(width, BASE_WIDTH["mlp"]), **shared),
+            lambda: dag_mlp_graph(_or(base_code, "2"), width=_or(base_width, BASE_WIDTH["mlp"]), **shared),
+        )
+    if space == "cnn":
+        shared |= {"channels": _or(inputs, 3), "image_size": image_size}
+        own, theirs = _or(width, BASE_WIDTH["cnn"]), _or(base_width, BASE_WIDTH["cnn"])
+        return _Space(
+            lambda code: dag_cnn_graph(code, width=own, kernel_size=kernel_size, **shared),
+            lambda: dag_cnn_graph(_or(base_code, "2"), width=theirs, kernel_size=base_kernel_size, **shared),
+        )
+    if space == "nasbench201":
+        cell: dict[str, Any] = {"inputs": _or(inputs, 3), "classes": classes, "image_size": image_size}
+        return _Space(
+            lambda code: nasbench201_graph(code, channels=_or(width, 16), **cell),
+            lambda: nasbench201_graph(_or(base_code, NASBENCH201_BASE), channels=_or(base_width, 16), **cell),
+        )
+    raise InputError(f"space is '{space}'; choose mlp, cnn or nasbench201")
+
+
+def _or(given: Value | None, default: Value) -> Value:
+    return default if given is None else given

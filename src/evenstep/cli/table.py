@@ -1,0 +1,32 @@
+"""Plans as tables on a terminal."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from evenstep.rules import Plan
+
+
+def print_plan(plan: Plan) -> None:
+    """Print what each parameter got and why, then the factors of the whole network."""
+    # A terminal folds long reasons into its width; a file or pipe gets whole lines.
+    console = Console() if sys.stdout.isatty() else Console(width=240)
+    rate = "" if plan.base is None else "lr"
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("parameter", no_wrap=True)
+    for title in ("std", "lr_scale", rate):
+        if title:
+            table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("reason")
+    for p in plan.parameters:
+        shown = [p.name, "kept" if p.kept else f"{p.std:.4g}", f"{p.lr_scale:.4g}"]
+        if plan.base is not None:
+            shown.append(f"{plan.base * p.lr_scale:.4g}")
+        table.add_row(*shown, p.reason)
+    console.print(table)
+    console.print(f"\nrule {plan.rule}, init {plan.init}, optimizer {plan.optimizer}; {plan.path_count} paths")
+    for factor in plan.factors:
+        console.print(f"{factor.name}: x {factor.value:.4g} ({factor.why})", highlight=False)

@@ -1,0 +1,74 @@
+"""Train one copy of a network from a plan: the plain loop that everything faster is measured against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from evenstep.module import initialize_
+from evenstep.rules import Optimizer, Plan
+
+Data = tuple[Tensor, Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def train_(
+    model: nn.Module,
+    data: Data,
+    plan: Plan,
+    *,
+    lr: float,
+    seed: int,
+    epochs: int = 1,
+    batch_size: int = 64,
+    optimizer: Optimizer = "sgd",
+    loss: Loss = functional.cross_entropy,
+) -> list[float]:
+    """Initialise a model by its plan, train it at `lr` times the planned factors, return every step's loss.
+
+    Stops at the first loss that is not finite. The seed fixes the weights and the order of the batches.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    initialize_(model, plan, generator=generator)
+    stepper = _optimizer(plan.param_groups(model, lr=lr), optimizer)
+    model.train()
+    losses = []
+    for inputs, targets in batches(data, epochs, batch_size, generator):
+        stepper.zero_grad()
+        value = loss(model(inputs), targets)
+        losses.append(float(value.detach()))
+        if not math.isfinite(losses[-1]):
+            break
+        value.backward()  # type: ignore[no-untyped-call]
+        stepper.step()
+    return losses
+
+
+def batches(data: Data, epochs: int, batch_size: int, generator: torch.Generator) -> Iterator[Data]:
+    """Yield shuffled batches, the incomplete last one of each epoch left out."""
+    inputs, targets = data
+    count = len(inputs)
+    size = min(batch_size, count)
+    for _ in range(epochs):
+        order = torch.randperm(count, generator=generator)
+        for start in range(0, count - size + 1, size):
+            index = order[start : start + size]
+            yield inputs[index], targets[index]
+
+
+def mean_loss(model: nn.Module, data: Data, *, loss: Loss = functional.cross_entropy) -> float:
+    """Return the loss over a whole data set, infinite where it is not finite."""
+    model.eval()
+    with torch.no_grad():
+        value = float(loss(model(data[0]), data[1]))
+    return value if math.isfinite(value) else math.inf
+
+
+def _optimizer(groups: list[dict[str, object]], optimizer: Optimizer) -> torch.optim.Optimizer:
+    if optimizer == "adam":
+        return torch.optim.Adam(groups)
+    return torch.optim.SGD(groups, momentum=0.9 if optimizer == "momentum" else 0.0, nesterov=optimizer == "momentum")

@@ -1,0 +1,164 @@
+"""Check the graphs of whole networks against the modules they stand for, and against codes of the same DAG."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from evenstep.errors import GraphError, InputError
+from evenstep.graph import Graph, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
+from evenstep.rules import Network, Weighted, path_moments, plan_graph
+from evenstep.spaces import DagCNN, DagMLP, NasBench201
+from tests import reference
+from tests.strategies import dag_codes, isomorphic_code
+
+MODULES: list[tuple[str, Graph, Callable[[], nn.Module]]] = [
+    (
+        f"{kind} {code} {order} {norm}",
+        dag_mlp_graph(code, width=6, inputs=5, classes=3, order=order, norm=norm)  # type: ignore[arg-type]
+        if kind == "mlp"
+        else dag_cnn_graph(
+            code,
+            width=6,
+            channels=2,
+            classes=3,
+            kernel_size=5,
+            order=order,  # type: ignore[arg-type]
+            norm=norm,  # type: ignore[arg-type]
+        ),
+        (
+            lambda code=code, order=order, norm=norm: DagMLP(
+                code, width=6, inputs=5, classes=3, order=order, norm=norm
+            )
+        )
+        if kind == "mlp"
+        else (
+            lambda code=code, order=order, norm=norm: DagCNN(
+                code, width=6, channels=2, classes=3, kernel_size=5, order=order, norm=norm
+            )
+        ),
+    )
+    for kind in ("mlp", "cnn")
+    for code in ("1", "2", "2_12_112", "2_20_102", "0_22_212")
+    for order, norm in (("pre", "none"), ("post", "none"), ("pre", "batch"), ("pre", "layer"))
+] + [
+    (
+        f"cell {code}",
+        nasbench201_graph(code, channels=4, classes=3),
+        lambda code=code: NasBench201(code, channels=4, cells=1, stages=1, classes=3),  # type: ignore[misc]
+    )
+    for code in ("3_24_140", "1_11_111", "3_20_003", "0_23_114")
+]
+
+
+@pytest.mark.parametrize(("graph", "make"), [case[1:] for case in MODULES], ids=[case[0] for case in MODULES])
+def test_parameters_are_those_of_the_module(graph: Graph, make: Callable[[], nn.Module]) -> None:
+    with torch.device("meta"):
+        module = make()
+    expected = {name: tuple(value.shape) for name, value in module.named_parameters()}
+    assert {parameter.name: parameter.shape for parameter in graph.parameters} == expected
+    assert len(graph.parameters) == len(expected)
+    used = [name for edge in graph.edges for name in edge.parameters]
+    assert sorted(used) == sorted(expected)
+    for parameter in graph.parameters:
+        layer = module.get_submodule(parameter.name.rpartition(".")[0])
+        kind = parameter.name.rpartition(".")[2]
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            fans = nn.init._calculate_fan_in_and_fan_out(layer.weight)
+            assert (parameter.fan_in, parameter.fan_out) == fans
+            assert parameter.role == kind
+            if kind == "weight":
+                assert parameter.kernel_size == (layer.kernel_size[0] if isinstance(layer, nn.Conv2d) else 1)
+        else:
+            assert parameter.role == ("gain" if kind == "weight" else "bias")
+
+
+@given(dag_codes())
+def test_live_in_degrees_are_those_of_the_code(code: str) -> None:
+    for graph in (dag_mlp_graph(code), dag_mlp_graph(code, order="post"), dag_cnn_graph(code, image_size=4)):
+        for vertex, degree in reference.live_in_degrees(code).items():
+            assert graph.in_degree(str(vertex)) == degree
+        assert graph.live() == graph
+
+
+@settings(deadline=None)
+@given(
+    dag_codes(max_vertices=6).flatmap(lambda code: st.tuples(st.just(code), isomorphic_code(code))), st.data()
+)
+def test_codes_of_one_dag_get_one_plan(
+    case: tuple[str, tuple[str, dict[int, int]]], data: st.DataObject
+) -> None:
+    code, (other, new) = case
+    order = data.draw(st.sampled_from(("pre", "post")))
+    init = data.draw(st.sampled_from(("conserve", "degree", "he")))
+    graphs = [dag_mlp_graph(c, width=16, inputs=8, order=order) for c in (code, other)]
+    assert path_moments(graphs[0]) == path_moments(graphs[1])
+    scores = [Weighted().score(Network(graph, init)) for graph in graphs]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-9)
+    plans = [plan_graph(graph, init=init) for graph in graphs]
+    assert plans[0].lr_scale == pytest.approx(plans[1].lr_scale, rel=1e-9)
+    found = {parameter.name: (parameter.std, parameter.lr_scale) for parameter in plans[1].parameters}
+    for parameter in plans[0].parameters:
+        name = re.sub(
+            r"edges\.(\d+)_(\d+)", lambda m: f"edges.{new[int(m[1])]}_{new[int(m[2])]}", parameter.name
+        )
+        assert found.pop(name) == pytest.approx((parameter.std, parameter.lr_scale), rel=1e-9)
+    assert not found
+
+
+@given(dag_codes(max_vertices=6), st.sampled_from(("pre", "post")), st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_names_and_the_order_of_edges_change_no_plan(code: str, order: str, random: object) -> None:
+    assert hasattr(random, "shuffle")
+    graph = dag_mlp_graph(code, width=16, inputs=8, order=order)  # type: ignore[arg-type]
+    names = [vertex.name for vertex in graph.vertices]
+    fresh = [f"v{i}" for i in range(len(names))]
+    random.shuffle(fresh)
+    renamed = graph.relabelled(dict(zip(names, fresh, strict=True)))
+    edges = list(renamed.edges)
+    random.shuffle(edges)
+    other = Graph.build(
+        renamed.vertices[::-1],
+        edges,
+        inputs=renamed.inputs,
+        outputs=renamed.outputs,
+        parameters=renamed.parameters,
+    )
+    plan, same = plan_graph(graph), plan_graph(other)
+    assert (plan.path_count, plan.sum_cubed_depth) == (same.path_count, same.sum_cubed_depth)
+    assert same.lr_scale == pytest.approx(plan.lr_scale, rel=1e-9)
+    for parameter in plan.parameters:
+        assert same[parameter.name].std == pytest.approx(parameter.std, rel=1e-9)
+        assert same[parameter.name].lr_scale == pytest.approx(parameter.lr_scale, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: dag_mlp_graph("2", width=0), ("width is 0", "from 1 up")),
+        (lambda: dag_mlp_graph("2", inputs=-1), ("inputs is -1",)),
+        (lambda: dag_mlp_graph("2", classes=1.5), ("classes is 1.5", "whole number")),  # type: ignore[arg-type]
+        (lambda: dag_mlp_graph("2", order="mid"), ("order is 'mid'", "'pre' or 'post'")),  # type: ignore[arg-type]
+        (lambda: dag_mlp_graph("2", norm="group"), ("norm is 'group'", "'batch'")),  # type: ignore[arg-type]
+        (lambda: dag_mlp_graph("2", norm="layer", order="post"), ("norm is 'layer'", "order 'post'")),
+        (lambda: dag_cnn_graph("2", kernel_size=4), ("kernel_size is 4", "odd")),
+        (lambda: dag_cnn_graph("2", image_size=0), ("image_size is 0",)),
+        (lambda: dag_cnn_graph("2", channels=True), ("channels is True",)),
+        (lambda: nasbench201_graph("3_24_140", channels=0), ("channels is 0",)),
+    ],
+)
+def test_bad_options_are_named_with_the_value(make: Callable[[], Graph], words: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        make()
+    assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
+
+
+@pytest.mark.parametrize("make", [dag_mlp_graph, dag_cnn_graph, nasbench201_graph])
+@pytest.mark.parametrize("code", ["", "9", "2_1", "0", "2_00"])
+def test_bad_codes_raise_from_every_space(make: Callable[[str], Graph], code: str) -> None:
+    with pytest.raises(GraphError):
+        make(code)
