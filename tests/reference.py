@@ -1,7 +1,7 @@
 """Slow, literal versions of the formulas, to check the fast ones against.
 
-Nothing here calls the algorithms of `evenstep`: codes are read by splitting their text, paths are listed one by
-one. `Graph` serves as a record of vertices and edges only.
+Nothing here calls the algorithms of `evenstep`: codes are read by splitting their text, paths are listed one
+by one. `Graph` serves as a record of vertices and edges only.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def paper_std(code: str, *, order: str, width: int, inputs: int) -> dict[str, fl
     """Return the standard deviation of every weight of a DAG-MLP by `eq:dag_init`.
 
     W ~ N(0, 2 / (d_in fan_in)), d_in that of the target where pre-activations are summed, of the source where
-    activations are. The stem of order pre reads no ReLU, so its constant is 1. The readout is mean-field, 1/n,
-    over the root of the last in-degree where it reads an unscaled sum (order post).
+    activations are. The stem of order pre reads no ReLU, so its constant is 1. The readout is mean-field:
+    1/n, over the root of the last in-degree where it reads an unscaled sum (order post).
     """
     degrees = live_in_degrees(code)
     last = code.count("_") + 1
@@ -119,14 +119,12 @@ def paper_std(code: str, *, order: str, width: int, inputs: int) -> dict[str, fl
 # The weighted rule, order pre
 
 
-def weighted_score(
-    code: str, *, init: str, depth_offset: float = 2.0, output_exponent: float = 0.25
-) -> float:
+def weighted_score(code: str, *, init: str, a: float = 2.0, e: float = 0.25) -> float:
     """Return S = sum_p w_p (L_p + a)^3 / q_out^e of a DAG-MLP of order pre with init `degree` or `he`.
 
-    Every vertex is a table {fresh field: amplitude}: a weight's output is a field of its own, skips bring the fields
-    of their source, and equal fields add in amplitude. Every field is the list of its paths (w_p, weights on p); a
-    path into a vertex counts by the square of its field's amplitude there.
+    Every vertex is a table {fresh field: amplitude}: a weight's output is a field of its own, skips bring the
+    fields of their source, and equal fields add in amplitude. Every field is the list of its paths (w_p,
+    weights on p); a path into a vertex counts by the square of its field's amplitude there.
     """
     degrees = live_in_degrees(code)
     last = code.count("_") + 1
@@ -153,10 +151,10 @@ def weighted_score(
             for field, amplitude in amplitudes[source].items():
                 here[field] = here.get(field, 0.0) + amplitude
     paths = paths_into(last)
-    second_moment = sum(weight for weight, _ in paths)
+    second_moment: float = sum(weight for weight, _ in paths)
     # The ReLU in front of the readout makes the depth weights plus one.
-    total = sum(weight * (depth + 1 + depth_offset) ** 3 for weight, depth in paths)
-    return total / second_moment**output_exponent
+    total: float = sum(weight * (depth + 1 + a) ** 3 for weight, depth in paths)
+    return total / math.pow(second_moment, e)
 
 
 # Lists of codes

@@ -5,11 +5,18 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from evenstep.graph import Edge, Graph, Vertex
+from evenstep.graph.networks import Order
+from evenstep.rules import Init
 from tests.reference import dag_rows, row_paths
 
 PlainEdge = tuple[str, str, str, int]
 
+ORDERS: tuple[Order, ...] = ("pre", "post")
+INITS: tuple[Init, ...] = ("conserve", "degree", "he")
+
 names = st.text(min_size=1, max_size=5)
+orders = st.sampled_from(ORDERS)
+inits = st.sampled_from(INITS)
 
 
 @st.composite
@@ -51,7 +58,7 @@ def isomorphic_code(draw: st.DrawFn, code: str) -> tuple[str, dict[int, int]]:
 
 @st.composite
 def edge_lists(draw: st.DrawFn, *, max_vertices: int = 8) -> list[PlainEdge]:
-    """Draw the edges of a DAG in any order: arbitrary names, depths 0 to 3, several edges between a pair allowed."""
+    """Draw the edges of a DAG in any order: arbitrary names, depths 0 to 3, several edges between a pair."""
     count = draw(st.integers(2, max_vertices))
     labels = draw(st.lists(names, min_size=count, max_size=count, unique=True))
     pairs = st.integers(0, count - 2).flatmap(lambda s: st.tuples(st.just(s), st.integers(s + 1, count - 1)))

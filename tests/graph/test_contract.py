@@ -1,16 +1,16 @@
-"""Check the folding of finely traced graphs: a network written operator by operator against its compact form."""
+"""Check the folding of finely traced graphs: a network operator by operator against its compact form."""
 
 from collections import Counter
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_mlp_graph
 from evenstep.graph.contract import contracted
-from evenstep.rules import Network, Weighted, plan_graph
+from evenstep.graph.networks import Order
+from evenstep.rules import Init, Network, Weighted, plan_graph
 from tests import reference
-from tests.strategies import dag_codes
+from tests.strategies import dag_codes, inits, orders
 
 WIDTH, INPUTS, CLASSES = 16, 8, 10
 
@@ -77,8 +77,8 @@ def fine_mlp(code: str, order: str) -> Graph:
 
 
 @settings(deadline=None)
-@given(dag_codes(), st.sampled_from(("pre", "post")))
-def test_no_path_changes_and_no_parameter_is_lost(code: str, order: str) -> None:
+@given(dag_codes(), orders)
+def test_no_path_changes_and_no_parameter_is_lost(code: str, order: Order) -> None:
     fine = fine_mlp(code, order)
     folded = contracted(fine)
     depths = Counter(reference.dag_depths(code))
@@ -102,11 +102,11 @@ def test_the_score_is_that_of_the_compact_form(code: str) -> None:
 
 
 @settings(deadline=None)
-@given(dag_codes(), st.sampled_from(("pre", "post")))
-def test_the_output_has_the_size_it_has_in_the_compact_form(code: str, order: str) -> None:
+@given(dag_codes(), orders)
+def test_the_output_has_the_size_it_has_in_the_compact_form(code: str, order: Order) -> None:
     # Whether a lone activation is folded before or behind is a matter of words: the function stays.
     fine = fine_mlp(code, order)
-    compact = dag_mlp_graph(code, width=WIDTH, inputs=INPUTS, order=order)  # type: ignore[arg-type]
+    compact = dag_mlp_graph(code, width=WIDTH, inputs=INPUTS, order=order)
     expected = Network(compact, "he").initialisation.signal.vertices["output"].second_moment
     for graph in (fine, contracted(fine)):
         found = Network(graph, "he").initialisation.signal.vertices["readout out"].second_moment
@@ -114,11 +114,11 @@ def test_the_output_has_the_size_it_has_in_the_compact_form(code: str, order: st
 
 
 @settings(deadline=None)
-@given(dag_codes(digits="02"), st.sampled_from(("conserve", "degree", "he")))
-def test_sums_of_weights_get_the_plan_of_the_compact_form(code: str, init: str) -> None:
+@given(dag_codes(digits="02"), inits)
+def test_sums_of_weights_get_the_plan_of_the_compact_form(code: str, init: Init) -> None:
     code = code.replace("1", "2")  # the strategy's way out of a dead code
-    folded = plan_graph(contracted(fine_mlp(code, "pre")), init=init)  # type: ignore[arg-type]
-    compact = plan_graph(dag_mlp_graph(code, width=WIDTH, inputs=INPUTS), init=init)  # type: ignore[arg-type]
+    folded = plan_graph(contracted(fine_mlp(code, "pre")), init=init)
+    compact = plan_graph(dag_mlp_graph(code, width=WIDTH, inputs=INPUTS), init=init)
     for parameter in compact.parameters:
         assert folded[parameter.name].std == pytest.approx(parameter.std, rel=1e-9), parameter.name
         assert folded[parameter.name].lr_scale == pytest.approx(parameter.lr_scale, rel=1e-9), parameter.name

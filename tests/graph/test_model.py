@@ -1,6 +1,7 @@
 """Check the graph itself: validation, pruning, relabelling, plain values."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -86,7 +87,7 @@ def test_a_cycle_is_named_vertex_by_vertex(edges: list[tuple[str, str, str]], cy
     assert set(walk) == cycle
     assert walk[0] == walk[-1]
     # Every step is an edge of the graph.
-    assert set(zip(walk, walk[1:], strict=False)) <= {edge[:2] for edge in edges}
+    assert set(pairwise(walk)) <= {edge[:2] for edge in edges}
 
 
 @given(edge_lists(max_vertices=6), st.data())
@@ -219,7 +220,7 @@ def test_two_vertices_may_swap_their_names() -> None:
 
 
 def test_relabelling_two_vertices_alike_is_refused() -> None:
-    with pytest.raises(GraphError, match="'y'.*share a name"):
+    with pytest.raises(GraphError, match=r"'y'.*share a name"):
         EXAMPLES[0].relabelled({"1": "y", "2": "y"})
 
 

@@ -1,7 +1,8 @@
-"""Check the graphs of whole networks against the modules they stand for, and against codes of the same DAG."""
+"""Check the graphs of whole networks against their modules, and codes of one DAG against each other."""
 
 import re
 from collections.abc import Callable
+from random import Random
 
 import pytest
 import torch
@@ -11,51 +12,51 @@ from torch import nn
 
 from evenstep.errors import GraphError, InputError
 from evenstep.graph import Graph, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
-from evenstep.rules import Network, Weighted, path_moments, plan_graph
+from evenstep.graph.networks import Norm, Order
+from evenstep.rules import Init, Network, Weighted, path_moments, plan_graph
 from evenstep.spaces import DagCNN, DagMLP, NasBench201
 from tests import reference
-from tests.strategies import dag_codes, isomorphic_code
+from tests.strategies import dag_codes, inits, isomorphic_code, orders
 
-MODULES: list[tuple[str, Graph, Callable[[], nn.Module]]] = [
-    (
-        f"{kind} {code} {order} {norm}",
-        dag_mlp_graph(code, width=6, inputs=5, classes=3, order=order, norm=norm)  # type: ignore[arg-type]
-        if kind == "mlp"
-        else dag_cnn_graph(
-            code,
-            width=6,
-            channels=2,
-            classes=3,
-            kernel_size=5,
-            order=order,  # type: ignore[arg-type]
-            norm=norm,  # type: ignore[arg-type]
-        ),
-        (
-            lambda code=code, order=order, norm=norm: DagMLP(
-                code, width=6, inputs=5, classes=3, order=order, norm=norm
-            )
-        )
-        if kind == "mlp"
-        else (
-            lambda code=code, order=order, norm=norm: DagCNN(
-                code, width=6, channels=2, classes=3, kernel_size=5, order=order, norm=norm
-            )
-        ),
+Case = tuple[Graph, Callable[[], nn.Module]]
+
+
+def _mlp(code: str, order: Order, norm: Norm) -> Case:
+    return (
+        dag_mlp_graph(code, width=6, inputs=5, classes=3, order=order, norm=norm),
+        lambda: DagMLP(code, width=6, inputs=5, classes=3, order=order, norm=norm),
     )
-    for kind in ("mlp", "cnn")
-    for code in ("1", "2", "2_12_112", "2_20_102", "0_22_212")
-    for order, norm in (("pre", "none"), ("post", "none"), ("pre", "batch"), ("pre", "layer"))
-] + [
-    (
-        f"cell {code}",
+
+
+def _cnn(code: str, order: Order, norm: Norm) -> Case:
+    return (
+        dag_cnn_graph(code, width=6, channels=2, classes=3, kernel_size=5, order=order, norm=norm),
+        lambda: DagCNN(code, width=6, channels=2, classes=3, kernel_size=5, order=order, norm=norm),
+    )
+
+
+def _cell(code: str) -> Case:
+    return (
         nasbench201_graph(code, channels=4, classes=3),
-        lambda code=code: NasBench201(code, channels=4, cells=1, stages=1, classes=3),  # type: ignore[misc]
+        lambda: NasBench201(code, channels=4, cells=1, stages=1, classes=3),
     )
-    for code in ("3_24_140", "1_11_111", "3_20_003", "0_23_114")
-]
 
 
-@pytest.mark.parametrize(("graph", "make"), [case[1:] for case in MODULES], ids=[case[0] for case in MODULES])
+KINDS: tuple[tuple[Order, Norm], ...] = (
+    ("pre", "none"),
+    ("post", "none"),
+    ("pre", "batch"),
+    ("pre", "layer"),
+)
+MODULES: dict[str, Case] = {
+    f"{make.__name__} {code} {order} {norm}": make(code, order, norm)
+    for make in (_mlp, _cnn)
+    for code in ("1", "2", "2_12_112", "2_20_102", "0_22_212")
+    for order, norm in KINDS
+} | {f"_cell {code}": _cell(code) for code in ("3_24_140", "1_11_111", "3_20_003", "0_23_114")}
+
+
+@pytest.mark.parametrize(("graph", "make"), MODULES.values(), ids=list(MODULES))
 def test_parameters_are_those_of_the_module(graph: Graph, make: Callable[[], nn.Module]) -> None:
     with torch.device("meta"):
         module = make()
@@ -86,15 +87,9 @@ def test_live_in_degrees_are_those_of_the_code(code: str) -> None:
 
 
 @settings(deadline=None)
-@given(
-    dag_codes(max_vertices=6).flatmap(lambda code: st.tuples(st.just(code), isomorphic_code(code))), st.data()
-)
-def test_codes_of_one_dag_get_one_plan(
-    case: tuple[str, tuple[str, dict[int, int]]], data: st.DataObject
-) -> None:
-    code, (other, new) = case
-    order = data.draw(st.sampled_from(("pre", "post")))
-    init = data.draw(st.sampled_from(("conserve", "degree", "he")))
+@given(dag_codes(max_vertices=6), orders, inits, st.data())
+def test_codes_of_one_dag_get_one_plan(code: str, order: Order, init: Init, data: st.DataObject) -> None:
+    other, new = data.draw(isomorphic_code(code))
     graphs = [dag_mlp_graph(c, width=16, inputs=8, order=order) for c in (code, other)]
     assert path_moments(graphs[0]) == path_moments(graphs[1])
     scores = [Weighted().score(Network(graph, init)) for graph in graphs]
@@ -110,11 +105,10 @@ def test_codes_of_one_dag_get_one_plan(
     assert not found
 
 
-@given(dag_codes(max_vertices=6), st.sampled_from(("pre", "post")), st.randoms(use_true_random=False))
+@given(dag_codes(max_vertices=6), orders, st.randoms(use_true_random=False))
 @settings(deadline=None)
-def test_names_and_the_order_of_edges_change_no_plan(code: str, order: str, random: object) -> None:
-    assert hasattr(random, "shuffle")
-    graph = dag_mlp_graph(code, width=16, inputs=8, order=order)  # type: ignore[arg-type]
+def test_names_and_the_order_of_edges_change_no_plan(code: str, order: Order, random: Random) -> None:
+    graph = dag_mlp_graph(code, width=16, inputs=8, order=order)
     names = [vertex.name for vertex in graph.vertices]
     fresh = [f"v{i}" for i in range(len(names))]
     random.shuffle(fresh)

@@ -1,7 +1,5 @@
 """Check what padding takes away against convolutions and pools of torch itself."""
 
-from typing import cast
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -43,9 +41,7 @@ def test_an_average_keeps_the_sum_of_its_squared_taps(
     size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], padded: bool, count_padding: bool
 ) -> None:
     padding = (kernel[0] // 2, kernel[1] // 2) if padded else (0, 0)
-    size = cast(
-        "tuple[int, int]", tuple(max(s, k - 2 * p) for s, k, p in zip(size, kernel, padding, strict=True))
-    )
+    size = (max(size[0], kernel[0] - 2 * padding[0]), max(size[1], kernel[1] - 2 * padding[1]))
     pixels = size[0] * size[1]
     # One image for every pixel, which alone is lit: the pool's taps, one by one.
     lit = torch.eye(pixels, dtype=torch.float64).view(pixels, 1, *size)

@@ -19,11 +19,11 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Search a base, plan networks of other shapes, train them: on handwritten digits, in about a minute."""
-    from rich.console import Console  # noqa: PLC0415 (these load torch and matplotlib: only where needed)
-    from rich.table import Table  # noqa: PLC0415
+    from rich.console import Console
+    from rich.table import Table
 
-    from evenstep.report.demo import draw_demo  # noqa: PLC0415
-    from evenstep.study.demo import NETWORKS, run_demo  # noqa: PLC0415
+    from evenstep.report.demo import draw_demo
+    from evenstep.study.demo import NETWORKS, run_demo
 
     if not picture.parent.is_dir():
         raise InputError(f"there is no folder '{picture.parent}' for the picture; make it, or give another --picture")
@@ -40,7 +40,9 @@ def demo(
     try:
         draw_demo(result, picture)
     except OSError as error:
-        raise InputError(f"the picture cannot be written to '{picture}': {error.strerror}; give another --picture") from None
+        raise InputError(
+            f"the picture cannot be written to '{picture}': {error.strerror}; give another --picture"
+        ) from None
     if as_json:
         print(json.dumps({**result.to_dict(), "picture": str(picture)}))
         return

@@ -39,13 +39,16 @@ def plan(
     *,
     space: Annotated[str, typer.Option(help="mlp, cnn or nasbench201.")] = "mlp",
     code: Annotated[
-        str | None, typer.Option(help="Compact code, such as 2_12_112; '-' reads one a line from standard input.")
+        str | None,
+        typer.Option(help="Compact code, such as 2_12_112; '-' reads one a line from standard input."),
     ] = None,
     order: Annotated[str, typer.Option(help="pre: z = sum W relu(z); post: x = sum relu(W x).")] = "pre",
     norm: Annotated[str, typer.Option(help="none, batch or layer, before every activation (order pre).")] = "none",
     activation: Annotated[str, typer.Option(help="relu, gelu, silu, tanh, ...")] = "relu",
     width: Annotated[int | None, typer.Option(help="Hidden units or channels [256; cnn 64; nasbench201 16].")] = None,
-    inputs: Annotated[int | None, typer.Option(help="Input features or channels [3072; cnn and nasbench201 3].")] = None,
+    inputs: Annotated[
+        int | None, typer.Option(help="Input features or channels [3072; cnn and nasbench201 3].")
+    ] = None,
     classes: Annotated[int, typer.Option(help="Outputs.")] = 10,
     kernel_size: Annotated[int, typer.Option(help="Kernel size (cnn).")] = 3,
     image_size: Annotated[int, typer.Option(help="Side of the square images (cnn, nasbench201).")] = 32,
@@ -64,7 +67,7 @@ def plan(
         raise InputError("give either a target ('file.py:function') or --code, such as: evenstep plan --code 2_12_112")
     options: dict[str, Any] = {"rule": rule, "init": init, "optimizer": optimizer, "base": base}
     if target is not None:
-        from evenstep.module import plan as plan_module  # noqa: PLC0415 (torch loads only where a module is planned)
+        from evenstep.module import plan as plan_module
 
         model, example_inputs = load_target(target)
         made = plan_module(model, example_inputs, on_unknown=on_unknown, **options)  # type: ignore[arg-type]

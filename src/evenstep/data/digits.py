@@ -21,7 +21,7 @@ class Split:
 def digits(*, test_size: int = 360, seed: int = 0) -> Split:
     """Return the digits, standardised to mean 0 and second moment 1 over the training images."""
     try:
-        from sklearn.datasets import load_digits  # noqa: PLC0415 (only the demo needs scikit-learn)
+        from sklearn.datasets import load_digits
     except ImportError:
         raise InputError("the digits need scikit-learn; install it with pip install 'evenstep[demo]'") from None
     images, labels = load_digits(return_X_y=True)

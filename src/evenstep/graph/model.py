@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Literal
 
 from evenstep.errors import GraphError
@@ -198,9 +199,12 @@ class Graph:
 
     def live(self) -> Graph:
         """Return the graph without the edges and vertices that lie on no path from an input to an output."""
-        forward = _reachable(self.inputs, ((e.source, e.target) for e in self.edges))
-        backward = _reachable(self.outputs, ((e.target, e.source) for e in self.edges))
-        alive = forward & backward
+        return self._live
+
+    @cached_property
+    def _live(self) -> Graph:
+        forward = _reachable(self.inputs, self.outgoing, "target")
+        alive = forward & _reachable(self.outputs, self.incoming, "source")
         if not alive:
             raise GraphError(
                 f"no live path leads from the inputs {_names(self.inputs)} to the outputs {_names(self.outputs)}; "
@@ -208,17 +212,27 @@ class Graph:
             )
         if len(alive) == len(self.vertices):
             return self
-        return Graph(
+        live = Graph(
             tuple(vertex for vertex in self.vertices if vertex.name in alive),
             tuple(edge for edge in self.edges if edge.source in alive and edge.target in alive),
             tuple(name for name in self.inputs if name in alive),
             tuple(name for name in self.outputs if name in alive),
             self.parameters,
         )
+        live.__dict__["_live"] = live  # known already: nothing left to prune
+        return live
+
+    @cached_property
+    def convolutions(self) -> tuple[Parameter, ...]:
+        """The weights that are kernels with spatial sides (a bilinear form has none)."""
+        return tuple(p for p in self.parameters if len(p.shape) > 2 and p.role == "weight" and p.note != "bilinear")
 
     def relabelled(self, names: Mapping[str, str]) -> Graph:
         """Return the same graph with its vertices renamed (names left out stay)."""
-        new = lambda name: names.get(name, name)  # noqa: E731
+
+        def new(name: str) -> str:
+            return names.get(name, name)
+
         return Graph.build(
             (replace(vertex, name=new(vertex.name)) for vertex in self.vertices),
             (replace(edge, source=new(edge.source), target=new(edge.target)) for edge in self.edges),
@@ -330,14 +344,13 @@ def _cycle(waiting: Mapping[str, int], edges: tuple[Edge, ...]) -> list[str]:
     return [at, *reversed(seen[seen.index(at) :])]
 
 
-def _reachable(starts: Iterable[str], arrows: Iterable[tuple[str, str]]) -> set[str]:
-    following: dict[str, list[str]] = {}
-    for tail, head in arrows:
-        following.setdefault(tail, []).append(head)
+def _reachable(starts: Iterable[str], edges: Mapping[str, tuple[Edge, ...]], end: str) -> set[str]:
+    """Return the vertices reached from `starts` by following edges to the named end."""
     found = set(starts)
     queue = list(found)
+    ahead = attrgetter(end)
     for name in queue:
-        for head in following.get(name, ()):
+        for head in map(ahead, edges[name]):
             if head not in found:
                 found.add(head)
                 queue.append(head)

@@ -38,7 +38,11 @@ class _Sheet:
 
     def graph(self) -> Graph:
         return Graph.build(
-            self.vertices.values(), self.edges, inputs=("input",), outputs=("output",), parameters=self.parameters
+            self.vertices.values(),
+            self.edges,
+            inputs=("input",),
+            outputs=("output",),
+            parameters=self.parameters,
         )
 
 
@@ -93,9 +97,7 @@ class _Layer:
         if not self.image or self.kernel == 1:
             return 1.0
         half = (self.kernel // 2,) * 2
-        return tap_coverage(
-            (self.image,) * 2, (self.kernel,) * 2, stride=(1, 1), padding=half, dilation=(1, 1)
-        )
+        return tap_coverage((self.image,) * 2, (self.kernel,) * 2, stride=(1, 1), padding=half, dilation=(1, 1))
 
 
 def dag_mlp_graph(
@@ -107,6 +109,7 @@ def dag_mlp_graph(
     order: Order = "pre",
     norm: Norm = "none",
     activation: str = "relu",
+    bias: bool = True,
 ) -> Graph:
     """Return the graph of `spaces.DagMLP(code, ...)`.
 
@@ -117,7 +120,7 @@ def dag_mlp_graph(
     2
     """
     _check(width=width, inputs=inputs, classes=classes)
-    return _dag(code, _Layer(), inputs, width, classes, order, norm, activation)
+    return _dag(code, _Layer(bias=bias), inputs, width, classes, order, norm, activation)
 
 
 def dag_cnn_graph(
@@ -131,12 +134,13 @@ def dag_cnn_graph(
     order: Order = "pre",
     norm: Norm = "none",
     activation: str = "relu",
+    bias: bool = True,
 ) -> Graph:
     """Return the graph of `spaces.DagCNN(code, ...)` on square images: convolutions, pooled linear readout."""
     _check(width=width, channels=channels, classes=classes, kernel_size=kernel_size, image_size=image_size)
     if kernel_size % 2 == 0:
         raise InputError(f"kernel_size is {kernel_size}; an odd one keeps the image's size: give 1, 3, 5, 7, ...")
-    layer = _Layer(kernel=kernel_size, image=image_size)
+    layer = _Layer(kernel=kernel_size, image=image_size, bias=bias)
     return _dag(code, layer, channels, width, classes, order, norm, activation)
 
 
@@ -154,11 +158,13 @@ def nasbench201_graph(
     stem = _Layer(kernel=3, image=image_size, bias=False)
     at = stem.weight(sheet, "input", "stem.conv", "stem.conv", (inputs, channels), activation=None)
     sheet.norm(at, "0", "stem.norm", channels)
-    pooled = average_share(
-        (image_size,) * 2, (3, 3), stride=(1, 1), padding=(1, 1), count_padding=False
-    )
+    pooled = average_share((image_size,) * 2, (3, 3), stride=(1, 1), padding=(1, 1), count_padding=False)
     for edge in wiring.edges:
-        source, target, name = str(edge.source), str(edge.target), f"cells.0.edges.{edge.source}_{edge.target}"
+        source, target, name = (
+            str(edge.source),
+            str(edge.target),
+            f"cells.0.edges.{edge.source}_{edge.target}",
+        )
         if edge.op == "skip_connect":
             sheet.edge(Edge(source, target, "identity"))
         elif edge.op == "avg_pool_3x3":
@@ -170,7 +176,7 @@ def nasbench201_graph(
             sheet.norm(middle, target, f"{name}.norm", channels)
     last = str(wiring.vertex_count - 1)
     at = sheet.norm(last, f"{last}.norm", "norm", channels)
-    _pooled_readout(sheet, at, last, channels, classes, image_size, activation="relu")
+    _pooled_readout(sheet, at, last, channels, classes, _Layer(image=image_size), activation="relu")
     return sheet.graph()
 
 
@@ -193,9 +199,7 @@ def _dag(
     wiring = parse_dag_code(code).live()
     pre = order == "pre"
     sheet = _Sheet()
-    layer.weight(
-        sheet, "input", "0", "stem", (inputs, width), activation=None if pre else activation, first=False
-    )
+    layer.weight(sheet, "input", "0", "stem", (inputs, width), activation=None if pre else activation, first=False)
     last = str(wiring.vertex_count - 1)
     read = dict(_normed(sheet, wiring, width)) if norm != "none" else {}
     for edge in wiring.edges:
@@ -214,9 +218,11 @@ def _dag(
             )
     at = read.get(last, last)
     if layer.image:
-        _pooled_readout(sheet, at, last, width, classes, layer.image, activation=activation if pre else None)
+        _pooled_readout(sheet, at, last, width, classes, layer, activation=activation if pre else None)
     else:
-        _Layer().weight(sheet, at, "output", "readout", (width, classes), activation=activation if pre else None)
+        _Layer(bias=layer.bias).weight(
+            sheet, at, "output", "readout", (width, classes), activation=activation if pre else None
+        )
     return sheet.graph()
 
 
@@ -228,13 +234,13 @@ def _normed(sheet: _Sheet, wiring: Wiring, width: int) -> Iterator[tuple[str, st
 
 
 def _pooled_readout(
-    sheet: _Sheet, at: str, last: str, width: int, classes: int, image: int, *, activation: str | None
+    sheet: _Sheet, at: str, last: str, width: int, classes: int, layer: _Layer, *, activation: str | None
 ) -> None:
     if activation:
         at = sheet.edge(Edge(at, f"{last}.{activation}", "activation", depth=1, activation=activation))
-    positions = image**2
+    positions = layer.image**2
     at = sheet.edge(Edge(at, "pooled", "average", gain=1 / positions, amplitude=1 / positions, window=positions))
-    _Layer().weight(sheet, at, "output", "readout", (width, classes), activation=None)
+    _Layer(bias=layer.bias).weight(sheet, at, "output", "readout", (width, classes), activation=None)
 
 
 def _check(**sizes: int) -> None:

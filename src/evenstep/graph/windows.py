@@ -38,6 +38,27 @@ def tap_coverage(
     return prod(_axis(*axis)[0] for axis in zip(size, kernel, stride, padding, dilation, strict=True))
 
 
+def transposed_coverage(
+    size: Sequence[int],
+    kernel: Sequence[int],
+    outputs: Sequence[int],
+    *,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> float:
+    """Return the share of a transposed kernel's taps that an output position meets, averaged over positions.
+
+    >>> transposed_coverage((8, 8), (2, 2), (16, 16), stride=(2, 2), padding=(0, 0), dilation=(1, 1))
+    0.25
+    """
+    share = 1.0
+    for s, k, out, step, pad, spread in zip(size, kernel, outputs, stride, padding, dilation, strict=True):
+        met = sum(0 <= i * step + tap * spread - pad < out for i in range(s) for tap in range(k))
+        share *= met / (k * out)
+    return share
+
+
 def average_share(
     size: Sequence[int],
     kernel: Sequence[int],

@@ -22,6 +22,8 @@ _DATA_DEPENDENT = ("datadependent", "data-dependent", "dynamic control flow", "s
 
 def split_inputs(example_inputs: Any, extra: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return positional and keyword arguments from a tensor, a sequence of arguments, or a mapping of keywords."""
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     if isinstance(example_inputs, torch.Tensor):
         args, kwargs = (example_inputs,), {}
     elif isinstance(example_inputs, Mapping):
@@ -30,8 +32,8 @@ def split_inputs(example_inputs: Any, extra: Mapping[str, Any] | None) -> tuple[
         args, kwargs = tuple(example_inputs), {}
     else:
         raise InputError(
-            f"example_inputs is {type(example_inputs).__name__}; give a tensor, a tuple of the module's arguments, or a "
-            "mapping of its keyword arguments"
+            f"example_inputs is {type(example_inputs).__name__}; give a tensor, a tuple of the module's arguments, or "
+            "a mapping of its keyword arguments"
         )
     kwargs |= extra or {}
     tensors = list(_tensors((args, kwargs)))
@@ -39,7 +41,9 @@ def split_inputs(example_inputs: Any, extra: Mapping[str, Any] | None) -> tuple[
         raise InputError("example_inputs holds no tensor; give at least one, as the module's forward takes it")
     for tensor in tensors:
         if tensor.numel() == 0:
-            raise InputError(f"an example input has shape {tuple(tensor.shape)}, of size zero; give a batch of at least 1")
+            raise InputError(
+                f"an example input has shape {tuple(tensor.shape)}, of size zero; give a batch of at least 1"
+            )
     return args, kwargs
 
 
@@ -47,9 +51,13 @@ def check_parameters(model: nn.Module) -> None:
     """Refuse parameters that have no size or no values yet."""
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
-            raise TraceError(f"parameter '{name}' of {type(model).__name__} is lazy and has no shape yet; run a forward once")
+            raise TraceError(
+                f"parameter '{name}' of {type(model).__name__} is lazy and has no shape yet; run a forward once"
+            )
         if parameter.numel() == 0:
-            raise TraceError(f"parameter '{name}' has shape {tuple(parameter.shape)}, of size zero; remove it or give it a size")
+            raise TraceError(
+                f"parameter '{name}' has shape {tuple(parameter.shape)}, of size zero; remove it or give it a size"
+            )
 
 
 def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:

@@ -44,8 +44,8 @@ def trace(
     """Return a module's graph, read from one symbolic run on example inputs; the module stays as it is.
 
     `example_inputs` is a tensor, a tuple of positional arguments or a mapping of keyword arguments; `example_kwargs`
-    adds keyword arguments to positional ones. An operator without a handler raises, or with `on_unknown='identity'` is let through and every parameter it touches marked
-    as outside the theory.
+    adds keyword arguments to positional ones. An operator without a handler raises, or with `on_unknown='identity'` is
+    let through and every parameter it touches marked as outside the theory.
 
     >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
     >>> [edge.op for edge in trace(net, torch.zeros(1, 8)).edges]
@@ -111,6 +111,8 @@ class _Tracer:
     def read(self, program: torch.export.ExportedProgram) -> list[str]:
         """Draw the whole program; return the vertices of its outputs."""
         signature = program.graph_signature
+        # Tensors that are neither parameters nor buffers: plain attributes, literals in the code.
+        self.tensors |= {n: t for n, t in program.constants.items() if isinstance(t, torch.Tensor)}
         values: dict[str, Any] = {}
         shapes = {n.name: _shape(n.meta.get("val")) for n in program.graph.nodes if n.op == "placeholder"}
         users = [s for s in signature.input_specs if s.kind == InputKind.USER_INPUT]
@@ -182,7 +184,7 @@ class _Tracer:
         return self._draw(node, outcome, result)
 
     def _inline(self, inner: fx.GraphModule, args: Any) -> Any:
-        given = [a for a in args[list(map(id, args)).index(id(inner)) + 1 :]]
+        given = args[[a is inner for a in args].index(True) + 1 :]
         names = [n.name for n in inner.graph.nodes if n.op == "placeholder"]
         return self._walk(inner, dict(zip(names, given, strict=False)))
 
@@ -210,7 +212,10 @@ class _Tracer:
         names = tuple(name for value in call.parameters() for name in value.names)
         note = f"{OUTSIDE} (operator '{call.op}')"
         return Outcome(
-            (Incoming(first, "unknown", parameters=names), *(Incoming(other, "modulate") for other in others)),
+            (
+                Incoming(first, "unknown", parameters=names),
+                *(Incoming(other, "modulate") for other in others),
+            ),
             uses=tuple(ParameterUse(name, "raw", note=note) for name in names),
         )
 
@@ -226,6 +231,8 @@ class _Tracer:
 
     def _draw(self, node: fx.Node, outcome: Outcome, result: Any) -> Any:
         self.drawing.use(outcome.uses)
+        if outcome.parts and isinstance(result, list | tuple):
+            return [self._draw(node, outcome, part) for part in result]
         first = outcome.incoming[0]
         if len(outcome.incoming) == 1 and first == Incoming(first.signal):
             sure = first.signal.probability
@@ -250,6 +257,9 @@ class _Tracer:
                     window=edge.window,
                 )
             )
+        if outcome.scale != 1.0:
+            unscaled, vertex = vertex, self.drawing.vertex(vertex)
+            self.drawing.edges.append(Edge(unscaled, vertex, "identity", amplitude=outcome.scale))
         return _each_output(result, lambda shape: Signal(vertex, shape, outcome.probability))
 
     def graph(self, outputs: list[str]) -> Graph:

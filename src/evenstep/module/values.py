@@ -72,13 +72,17 @@ class Incoming:
 class Outcome:
     """What an operator does: the edges that reach its output, how they join, and the parameters it uses.
 
-    Without edges the output is off every path: a parameter's value if parameters are used, else a constant.
+    Without edges the output is off every path: a parameter's value if parameters are used, else a constant. `parts`
+    says that several outputs are different entries of the signal, each a vertex of its own; `scale` multiplies what
+    the edges make together.
     """
 
     incoming: tuple[Incoming, ...] = ()
     merge: Merge = "sum"
     uses: tuple[ParameterUse, ...] = ()
     probability: bool = False
+    parts: bool = False
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ class Call:
     kwargs: Mapping[str, Any]
     shape: Shape
     module: str = ""
-    rms: Callable[[str], float | None] = field(default=lambda name: None, repr=False)
+    rms: Callable[[str], float | None] = field(default=lambda _: None, repr=False)
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """Return an argument given by position or by name."""
@@ -108,9 +112,7 @@ class Call:
 
     def parameters(self) -> tuple[ParameterValue, ...]:
         """Return all parameter values among the arguments."""
-        return tuple(
-            v for v in flattened((self.args, tuple(self.kwargs.values()))) if isinstance(v, ParameterValue)
-        )
+        return tuple(v for v in flattened((self.args, tuple(self.kwargs.values()))) if isinstance(v, ParameterValue))
 
 
 Handler = Callable[[Call], Outcome]

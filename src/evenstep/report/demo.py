@@ -38,7 +38,10 @@ def _losses(axes: Axes, demo: Demo) -> None:
     finite = [v for r in demo.rows for v in (r.transferred_loss, r.base_loss) if math.isfinite(v)]
     top = 3 * max(finite, default=1.0)
     for place, row in enumerate(demo.rows):
-        for offset, value, colour in ((0.18, row.transferred_loss, _TRANSFERRED), (-0.18, row.base_loss, _UNSCALED)):
+        for offset, value, colour in (
+            (0.18, row.transferred_loss, _TRANSFERRED),
+            (-0.18, row.base_loss, _UNSCALED),
+        ):
             shown = value if math.isfinite(value) else top
             hatch = None if math.isfinite(value) else "///"
             axes.barh(place + offset, shown, height=0.34, color=colour, hatch=hatch, edgecolor="white")

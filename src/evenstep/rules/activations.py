@@ -28,6 +28,15 @@ def _gelu_tanh(z: Array) -> Array:
     return 0.5 * z * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (z + 0.044715 * z**3)))
 
 
+def _power(z: Array, exponent: float) -> Array:
+    if not float(exponent).is_integer():
+        return np.power(np.maximum(z, _TINY), exponent)
+    if exponent >= 0:
+        return np.power(z, exponent)
+    far = np.abs(z) > _TINY
+    return np.where(far, np.power(np.where(far, z, 1.0), exponent), 0.0)
+
+
 # Name -> function of (input, parameter). An activation is written 'name' or 'name:parameter'.
 _FUNCTIONS: dict[str, Callable[[Array, float], Array]] = {
     "relu": lambda z, _: np.maximum(z, 0.0),
@@ -35,9 +44,7 @@ _FUNCTIONS: dict[str, Callable[[Array, float], Array]] = {
     "leaky_relu": lambda z, slope: np.where(z > 0, z, slope * z),
     "elu": lambda z, alpha: np.where(z > 0, z, alpha * np.expm1(np.minimum(z, 0.0))),
     "celu": lambda z, alpha: np.where(z > 0, z, alpha * np.expm1(np.minimum(z, 0.0) / alpha)),
-    "selu": lambda z, _: (
-        1.0507009873554805 * np.where(z > 0, z, 1.6732632423543772 * np.expm1(np.minimum(z, 0.0)))
-    ),
+    "selu": lambda z, _: 1.0507009873554805 * np.where(z > 0, z, 1.6732632423543772 * np.expm1(np.minimum(z, 0.0))),
     "gelu": lambda z, _: 0.5 * z * (1.0 + _erf(z / math.sqrt(2.0))),
     "gelu_tanh": lambda z, _: _gelu_tanh(z),
     "silu": lambda z, _: z * _sigmoid(z),
@@ -61,7 +68,7 @@ _FUNCTIONS: dict[str, Callable[[Array, float], Array]] = {
     "reciprocal": lambda z, _: np.where(np.abs(z) > _TINY, 1.0 / np.where(z == 0.0, 1.0, z), 0.0),
     "log": lambda z, _: np.log(np.maximum(z, _TINY)),
     "log1p": lambda z, _: np.log1p(np.maximum(z, -1.0 + _TINY)),
-    "pow": lambda z, exponent: np.power(z if float(exponent).is_integer() else np.maximum(z, _TINY), exponent),
+    "pow": lambda z, exponent: _power(z, exponent),
 }
 # Below this, functions with a pole at zero are cut off.
 _TINY = 1e-3
@@ -93,7 +100,10 @@ def _parse(activation: str) -> tuple[str, float]:
     name, _, given = activation.partition(":")
     if name not in _FUNCTIONS and name not in _SPECIAL:
         raise InputError(f"activation '{activation}' is not known; choose one of {', '.join(known_activations())}")
-    return name, float(given) if given else _DEFAULTS.get(name, 1.0)
+    try:
+        return name, float(given) if given else _DEFAULTS.get(name, 1.0)
+    except ValueError:
+        raise InputError(f"activation '{activation}' has the parameter '{given}'; give a number") from None
 
 
 @lru_cache(maxsize=65536)

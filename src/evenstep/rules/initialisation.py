@@ -7,7 +7,7 @@ standard deviation 1/fan_in, so that the output starts near zero at any width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -19,6 +19,8 @@ from evenstep.rules.signal import Junction, Signal, behind_weight, propagate
 
 Init = Literal["conserve", "degree", "he", "keep"]
 INITS: tuple[str, ...] = get_args(Init)
+# For each weight edge of a junction: fan_in * var(W), and why.
+Sized = tuple[list[float], list[str]]
 
 
 @dataclass(frozen=True)
@@ -44,21 +46,23 @@ def initialise(graph: Graph, init: Init, *, use: Roles | None = None) -> Initial
     std: dict[str, float] = {}
     why: dict[str, str] = {}
     torn = False
-    for position, gain in signal.weight_gains.items():
-        edge = graph.edges[position]
-        for name in edge.parameters:
-            parameter = use.parameters[name]
-            if parameter.role != "weight":
-                continue
-            fan_in = parameter.fan_in if edge.op == "recurrent" else edge.fan_in
-            wanted = math.sqrt(gain / fan_in)
-            if name not in std:
+    gains, edges = signal.weight_gains, graph.edges
+    for parameter in graph.parameters:
+        if parameter.role != "weight":
+            continue
+        name = parameter.name
+        # A weight may also be added or multiplied somewhere: no matter for its size.
+        positions = [position for position in use.edges_of.get(name, ()) if position in gains]
+        for position in positions:
+            edge = edges[position]
+            wanted = math.sqrt(gains[position] / (parameter.fan_in if edge.op == "recurrent" else edge.fan_in))
+            if wanted < std.get(name, math.inf):
+                torn = torn or not math.isclose(wanted, std.get(name, wanted))
                 std[name], why[name] = wanted, sizing.why[position]
-            elif not math.isclose(std[name], wanted):
-                torn = True
-                if wanted < std[name]:
-                    std[name], why[name] = wanted, sizing.why[position]
-                why[name] += f"; tied, smallest of {len(use.edges_of[name])} uses"
+            else:
+                torn = torn or not math.isclose(wanted, std[name])
+        if len(positions) > 1:
+            why[name] += f" (tied: the smallest of {len(positions)} uses)"
     if torn:
         signal = propagate(graph, lambda junction: [_given(edge, std, use) for edge in junction.weights])
     return Initialisation(std, why, signal)
@@ -75,11 +79,11 @@ class _Sizing:
 
     def __init__(self, graph: Graph, use: Roles, init: Init) -> None:
         self.graph, self.use = graph, use
-        self.hidden: Callable[[Junction], Sequence[tuple[float, str]]] = {
+        self.hidden: Callable[[Junction], Sized] = {
             "conserve": _conserve,
             "degree": self._degree,
-            "he": lambda junction: [(2.0, "2/fan_in (he)")] * len(junction.weights),
-            "keep": self._keep,
+            "he": lambda junction: _alike(junction, 2.0, "2/fan_in (he)"),
+            "keep": lambda junction: _alike(junction, 1.0, ""),  # every one is replaced by its measured size
         }[init]
         self.init = init
         self.heads = {head.edge: head for head in use.heads if head.edge is not None}
@@ -91,31 +95,29 @@ class _Sizing:
         self.why: dict[int, str] = {}
 
     def __call__(self, junction: Junction) -> list[float]:
-        sized = list(self.hidden(junction))
-        for i, (edge, position) in enumerate(zip(junction.weights, junction.positions, strict=True)):
-            if self.init != "keep" and position in self.heads:
-                sized[i] = self._readout(self.heads[position], edge, junction.reads[i])
-            if self.kept and (kept := [name for name in edge.parameters if name in self.kept]):
-                sized[i] = self._measured(edge, kept[0])
-            self.why[position] = sized[i][1]
-        return [gain for gain, _ in sized]
+        gains, why = self.hidden(junction)
+        if self.kept or not self.heads.keys().isdisjoint(junction.positions):
+            for i, (edge, position) in enumerate(zip(junction.weights, junction.positions, strict=True)):
+                if self.init != "keep" and position in self.heads:
+                    gains[i], why[i] = self._readout(self.heads[position], edge, junction.reads[i])
+                if self.kept and (kept := [name for name in edge.parameters if name in self.kept]):
+                    gains[i], why[i] = self._measured(edge, kept[0])
+        self.why.update(zip(junction.positions, why, strict=True))
+        return gains
 
-    def _degree(self, junction: Junction) -> list[tuple[float, str]]:
+    def _degree(self, junction: Junction) -> Sized:
         """Divide by the in-degree of the vertex where the sum happens: the target's, or in order post the source's.
 
         The paper's 2 undoes the ReLU's halving; other activations bring their own gain.
         """
-        sized = []
+        gains, why = [], []
         for edge in junction.weights:
             source = edge.activates_last
             degree = max(self.graph.in_degree(edge.source), 1) if source else junction.in_degree
             factor = 1.0 / activations.gain(edge.activation) if edge.op == "weight" and edge.activation else 1.0
-            which = "source's" if source else "target's"
-            sized.append((factor / degree, f"{factor:.4g}/(d_in fan_in), {which} in-degree {degree}"))
-        return sized
-
-    def _keep(self, junction: Junction) -> list[tuple[float, str]]:
-        return [(1.0, "")] * len(junction.weights)  # every one is replaced by its measured size
+            gains.append(factor / degree)
+            why.append(f"{factor:.4g}/(d_in fan_in), {'source' if source else 'target'}'s in-degree {degree}")
+        return gains, why
 
     def _measured(self, edge: Edge, name: str) -> tuple[float, str]:
         measured = self.kept[name].measured
@@ -155,7 +157,10 @@ def _unit_read(graph: Graph, head: Head, edge: Edge) -> float:
         elif step.op == "maximum":
             unit_mean, unit_second = activations.maximum_moments(step.window)
             spread = math.sqrt(variance)
-            mean, second = mean + spread * unit_mean, mean**2 + 2 * mean * spread * unit_mean + variance * unit_second
+            mean, second = (
+                mean + spread * unit_mean,
+                mean**2 + 2 * mean * spread * unit_mean + variance * unit_second,
+            )
         else:
             mean, second = step.amplitude * mean, step.amplitude**2 * second
     if edge.activates_first and edge.activation:
@@ -163,7 +168,11 @@ def _unit_read(graph: Graph, head: Head, edge: Edge) -> float:
     return edge.gain * second
 
 
-def _conserve(junction: Junction) -> list[tuple[float, str]]:
+def _alike(junction: Junction, gain: float, why: str) -> Sized:
+    return [gain] * len(junction.weights), [why] * len(junction.weights)
+
+
+def _conserve(junction: Junction) -> Sized:
     """Give every weight the same output variance, so that the vertex carries second moment one.
 
     What skips bring counts first. Where they leave less than the weights' part by number, the weights get that part
@@ -184,10 +193,8 @@ def _conserve(junction: Junction) -> list[tuple[float, str]]:
         what = f"conserves the second moment over {junction.in_degree} summands"
     else:
         what = f"1/{junction.in_degree} of the second moment beside what skips bring"
-    return [
-        (variance / read if read > 0 else 1.0, what if read > 0 else "reads nothing: 1/fan_in")
-        for read in junction.reads
-    ]
+    gains = [variance / read if read > 0 else 1.0 for read in junction.reads]
+    return gains, [what if read > 0 else "reads nothing: 1/fan_in" for read in junction.reads]
 
 
 def _solve(junction: Junction, goal: float) -> float:

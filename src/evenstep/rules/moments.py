@@ -69,5 +69,8 @@ def _joined(by_depth: dict[int, list[int]]) -> PathMoments:
 
 def _added(parts: list[PathMoments]) -> PathMoments:
     return PathMoments(
-        sum(p.count for p in parts), sum(p.m1 for p in parts), sum(p.m2 for p in parts), sum(p.m3 for p in parts)
+        sum(p.count for p in parts),
+        sum(p.m1 for p in parts),
+        sum(p.m2 for p in parts),
+        sum(p.m3 for p in parts),
     )

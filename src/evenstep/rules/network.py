@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol, get_args
 
-from evenstep.graph import Graph, Parameter
+from evenstep.graph import Graph
 from evenstep.rules.initialisation import Init, Initialisation, initialise
 from evenstep.rules.moments import PathMoments, path_moments
 from evenstep.rules.roles import Roles, roles
@@ -55,13 +55,7 @@ class Network:
     @cached_property
     def kernel_size(self) -> float:
         """The geometric mean of the convolutions' kernel sizes, 1 without convolutions."""
-        sizes = [
-            parameter.kernel_size
-            for edge in self.live.edges
-            if edge.op == "weight"
-            for parameter in (self.roles.parameters.get(name) for name in edge.parameters)
-            if parameter is not None and is_convolution(parameter)
-        ]
+        sizes = [p.kernel_size for p in self.live.convolutions for _ in self.roles.edges_of.get(p.name, ())]
         return math.exp(sum(map(math.log, sizes)) / len(sizes)) if sizes else 1.0
 
 
@@ -80,14 +74,9 @@ class Rule(Protocol):
         """Return the factors that hold for the whole network, relative to the base."""
 
 
-def is_convolution(parameter: Parameter) -> bool:
-    """Say whether a parameter is a kernel with spatial sides (a bilinear form has none)."""
-    return parameter.role == "weight" and len(parameter.shape) >= 3 and parameter.note != "bilinear"
-
-
 def kernel_factors(network: Network, base: Network) -> tuple[Factor, ...]:
     """Return q_base / q, the rate falls with the kernel size (`eq:lr_cnn`); nothing without convolutions."""
-    if not any(map(is_convolution, network.graph.parameters)):
+    if not network.graph.convolutions:
         return ()
     size, base_size = network.kernel_size, base.kernel_size
     return (Factor("kernel", base_size / size, f"base kernel {base_size:.4g} / kernel {size:.4g}"),)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
 from evenstep.errors import EvenstepError, InputError, PlanError
 from evenstep.graph import Graph, Parameter, dag_cnn_graph, dag_mlp_graph
+from evenstep.graph.networks import Norm
 from evenstep.rules.baselines import Constant, Mup
 from evenstep.rules.initialisation import INITS, Init
-from evenstep.rules.network import OPTIMIZERS, Factor, Network, Optimizer, Rule, is_convolution
+from evenstep.rules.network import OPTIMIZERS, Factor, Network, Optimizer, Rule
 from evenstep.rules.paths import Paths
+from evenstep.rules.roles import Place
 from evenstep.rules.weighted import Weighted
-from evenstep.rules.width import BaseShape, base_shape, layer_factor
+from evenstep.rules.width import BaseShape, base_shape, kernel_taps, width_factor
 
 FORMAT = "evenstep-plan/1"
 RULES: dict[str, Rule] = {rule.name: rule for rule in (Weighted(), Paths(), Constant(), Mup())}
@@ -111,7 +115,7 @@ class Plan:
         `lr` is the base's learning rate and overrides the plan's own; further options, such as `weight_decay`, are
         passed on to every group.
         """
-        from evenstep.module.apply import param_groups  # noqa: PLC0415 (torch stays out of the rules)
+        from evenstep.module.apply import param_groups
 
         return param_groups(model, self, lr=lr, **options)
 
@@ -142,10 +146,14 @@ class Plan:
         try:
             values = json.loads(text)
         except ValueError as error:
-            raise PlanError(f"this is not a plan: its text is no JSON ({error}); write one with plan.to_json()") from None
+            raise PlanError(
+                f"this is not a plan: its text is no JSON ({error}); write one with plan.to_json()"
+            ) from None
         found = values.get("format") if isinstance(values, dict) else type(values).__name__
         if found != FORMAT:
-            raise PlanError(f"this is not a plan: its format is {found!r}, not '{FORMAT}'; write one with plan.to_json()")
+            raise PlanError(
+                f"this is not a plan: its format is {found!r}, not '{FORMAT}'; write one with plan.to_json()"
+            )
         try:
             return cls._from_values(values)
         except (KeyError, TypeError, ValueError, AttributeError, EvenstepError) as error:
@@ -198,6 +206,25 @@ def plan_graph(
     if optimizer not in OPTIMIZERS:
         raise InputError(f"optimizer is '{optimizer}'; choose one of {', '.join(OPTIMIZERS)}")
     rate, base_graph = _base(base, base_graph)
+    with _collector_paused():
+        return _planned(graph, chosen, init, optimizer, rate, base_graph)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Plan without the cycle collector, which would walk a large plan's many objects again and again for nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _planned(
+    graph: Graph, chosen: Rule, init: Init, optimizer: Optimizer, rate: float | None, base_graph: Graph | None
+) -> Plan:
     network = Network(graph, init)
     own_init: Init = "conserve" if init == "keep" and base_graph is None else init
     reference = Network(base_graph or chain_like(graph), own_init)
@@ -226,12 +253,11 @@ def plan_graph(
 
 def chain_like(graph: Graph) -> Graph:
     """Return the one-hidden-layer chain of the same kind: convolutional, normalised and activated as `graph` is."""
-    convolutional = any(is_convolution(parameter) for parameter in graph.parameters)
     used = Counter(edge.activation for edge in graph.edges if edge.activation and edge.op != "recurrent")
     common = [name for name, _ in used.most_common() if not name.startswith("softmax")]
     activation = common[0] if common else "relu"
-    norm = "batch" if any(edge.op in ("norm", "rms_norm") for edge in graph.edges) else "none"
-    if convolutional:
+    norm: Norm = "batch" if any(edge.op in ("norm", "rms_norm") for edge in graph.edges) else "none"
+    if graph.convolutions:
         return dag_cnn_graph("2", width=BASE_WIDTH["cnn"], norm=norm, activation=activation)
     return dag_mlp_graph("2", width=BASE_WIDTH["mlp"], norm=norm, activation=activation)
 
@@ -267,7 +293,7 @@ def _parameters(
 
 
 class _Writer:
-    """Write parameter plans; equal layers share one reason."""
+    """Write parameter plans; layers of equal shape share their factor, and equal reasons one text."""
 
     def __init__(
         self, network: Network, factors: tuple[Factor, ...], shape: BaseShape | None, optimizer: Optimizer
@@ -275,60 +301,65 @@ class _Writer:
         self.network, self.shape, self.optimizer = network, shape, optimizer
         self.scale = math.prod(factor.value for factor in factors)
         self.said = " x ".join(_say(factor) for factor in factors)
-        self.rates: dict[Factor, tuple[float, str]] = {}
-        self.partners = self._partners()
-
-    def _partners(self) -> dict[str, Parameter]:
-        """Map every bias to the weight whose layer it belongs to."""
-        known = self.network.roles.parameters
-        found: dict[str, Parameter] = {}
-        for edge in self.network.live.edges:
-            if not edge.has_weight:
-                continue
-            weights = [name for name in edge.parameters if known[name].role == "weight"]
-            for name in edge.parameters:
-                if weights and known[name].role == "bias":
-                    found[name] = known[weights[0]]
-        return found
+        self.std, self.why = network.initialisation.std, network.initialisation.why
+        self.keep = network.init == "keep"
+        self.edges = network.live.edges
+        self.roles = network.roles
+        self.edges_of = network.roles.edges_of
+        self.rates: dict[tuple[float, float, Place], tuple[float, str]] = {}
+        self.rate_of_edge: dict[int, tuple[float, str]] = {}
+        self.reasons: dict[tuple[str, str, str], str] = {}
 
     def plan(self, parameter: Parameter) -> ParameterPlan:
         """Return one parameter's plan."""
-        kept = self.network.init == "keep"
-        on_path = parameter.name in self.network.roles.edges_of
-        mean, std, why = 0.0, 0.0, "starts at 0"
-        if parameter.role == "gain":
+        name, role = parameter.name, parameter.role
+        positions = self.edges_of.get(name)
+        mean, std, kept = 0.0, 0.0, False
+        if self.keep or role == "raw" or (role == "weight" and name not in self.std):
+            std, why, kept = parameter.measured or 0.0, "left as it is", True
+        elif role == "weight":
+            std, why = self.std[name], self.why[name]
+        elif role == "bias":
+            why = "starts at 0"
+        else:
             mean, why = 1.0, "starts at 1"
-        elif parameter.role == "weight" and on_path:
-            initialisation = self.network.initialisation
-            std, why = initialisation.std[parameter.name], initialisation.why[parameter.name]
-        elif parameter.role in ("weight", "raw"):
-            kept, why = True, "left as it is"
-        if kept:
-            mean, std = 0.0, parameter.measured or 0.0
-            why = "left as it is"
-        scale, said = self._rate(parameter, on_path=on_path)
-        note = "" if on_path or parameter.role == "raw" else "on no path from input to output; "
+        scale, said = self._rate(parameter, positions)
+        note = "" if positions or role == "raw" else "on no path from input to output; "
         if parameter.note and parameter.note != "bilinear":
             note += f"{parameter.note}; "
-        return ParameterPlan(
-            parameter.name,
-            std,
-            scale,
-            f"{note}lr: {said}; init: {why}",
-            mean,
-            kept,
-            parameter.role,
-            parameter.shape,
-        )
+        key = (note, said, why)
+        reason = self.reasons.get(key)
+        if reason is None:
+            reason = self.reasons[key] = f"{note}lr: {said}; init: {why}"
+        return ParameterPlan(name, std, scale, reason, mean, kept, role, parameter.shape)
 
-    def _rate(self, parameter: Parameter, *, on_path: bool) -> tuple[float, str]:
-        layer = self.partners.get(parameter.name) if parameter.role == "bias" else parameter
-        if self.shape is None or layer is None or layer.role != "weight" or not on_path:
+    def _rate(self, parameter: Parameter, positions: tuple[int, ...] | None) -> tuple[float, str]:
+        """Return the factor of a parameter's rate: the smallest its uses ask for, where a tied weight has several."""
+        if self.shape is None or positions is None or parameter.role not in ("weight", "bias"):
             return self.scale, self.said
-        factor = layer_factor(self.network, layer, self.shape, self.optimizer)
-        found = self.rates.get(factor)
+        if len(positions) == 1:
+            known = self.rate_of_edge.get(positions[0])
+            return known or self._rate_on(parameter, positions[0])
+        return min((self._rate_on(parameter, position) for position in positions), key=lambda rate: rate[0])
+
+    def _rate_on(self, parameter: Parameter, position: int) -> tuple[float, str]:
+        edge = self.edges[position]
+        place = self.roles.places.get(position)
+        if place is None or self.shape is None:  # no weight on this edge: a norm's gain or bias
+            return self.scale, self.said
+        weight = parameter
+        if parameter.role == "bias":  # a bias goes at its layer's pace
+            known = self.roles.parameters
+            weight = next((known[name] for name in edge.parameters if known[name].role == "weight"), parameter)
+        fans = weight if edge.op == "recurrent" else edge
+        taps = kernel_taps(weight)
+        key = (fans.fan_in / taps, fans.fan_out / taps, place)
+        found = self.rates.get(key)
         if found is None:
-            found = self.rates[factor] = (self.scale * factor.value, f"{self.said} x {_say(factor)}")
+            factor = width_factor(*key, self.shape, self.optimizer)
+            found = self.rates[key] = (self.scale * factor.value, f"{self.said} x {_say(factor)}")
+        if edge.op != "recurrent":  # whose weights differ in what they read
+            self.rate_of_edge[position] = found
         return found
 
 

@@ -10,6 +10,8 @@ from evenstep.graph import Edge, Graph, Parameter
 
 Place = Literal["input", "hidden", "readout"]
 
+_WEIGHTS = ("weight", "recurrent")
+_NORMS = ("norm", "rms_norm")
 _TRANSPARENT = frozenset({"identity", "activation", "average", "maximum"})
 
 
@@ -51,47 +53,47 @@ def roles(graph: Graph) -> Roles:
     before, after = _weight_before(graph), _weight_or_norm_after(graph)
     places: dict[int, Place] = {}
     heads: list[Head] = []
-    edges_of: dict[str, list[int]] = {}
+    edges_of: dict[str, tuple[int, ...]] = {}
     for position, edge in enumerate(graph.edges):
-        for name in edge.parameters:
-            edges_of.setdefault(name, []).append(position)
-        if not edge.has_weight:
+        if edge.parameters:
+            here = (position,)
+            for name in edge.parameters:
+                edges_of[name] = (*edges_of[name], position) if name in edges_of else here
+        if edge.op not in _WEIGHTS:
             continue
-        if not after[edge.target]:
+        if edge.target not in after:
             places[position] = "readout"
             vertex, depth = _back(graph, edge)
             heads.append(Head(vertex, depth, position))
         else:
-            places[position] = "hidden" if before[edge.source] else "input"
+            places[position] = "hidden" if edge.source in before else "input"
     if not heads:
         heads = [Head(name, 0, None) for name in graph.outputs]
     return Roles(
         places,
         tuple(heads),
-        {name: tuple(found) for name, found in edges_of.items()},
+        edges_of,
         {parameter.name: parameter for parameter in graph.parameters},
     )
 
 
-def _weight_before(graph: Graph) -> dict[str, bool]:
-    found = {vertex.name: False for vertex in graph.vertices}
+def _weight_before(graph: Graph) -> set[str]:
+    """Return the vertices that some weight lies before."""
+    found: set[str] = set()
     for vertex in graph.vertices:
-        if found[vertex.name]:
-            for edge in graph.outgoing[vertex.name]:
-                found[edge.target] = True
-        else:
-            for edge in graph.outgoing[vertex.name]:
-                found[edge.target] = found[edge.target] or edge.has_weight
+        edges = graph.incoming[vertex.name]
+        if any(edge.op in _WEIGHTS or edge.source in found for edge in edges):
+            found.add(vertex.name)
     return found
 
 
-def _weight_or_norm_after(graph: Graph) -> dict[str, bool]:
-    found = {vertex.name: False for vertex in graph.vertices}
+def _weight_or_norm_after(graph: Graph) -> set[str]:
+    """Return the vertices that some weight or norm lies behind."""
+    found: set[str] = set()
     for vertex in reversed(graph.vertices):
-        found[vertex.name] = any(
-            found[edge.target] or edge.has_weight or edge.op in ("norm", "rms_norm")
-            for edge in graph.outgoing[vertex.name]
-        )
+        edges = graph.outgoing[vertex.name]
+        if any(edge.op in _WEIGHTS or edge.op in _NORMS or edge.target in found for edge in edges):
+            found.add(vertex.name)
     return found
 
 

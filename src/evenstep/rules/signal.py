@@ -51,8 +51,9 @@ class VertexSignal:
 class Junction:
     """Describe a vertex whose weights are about to be sized.
 
-    `weights` are the weight edges that reach it (at `positions` in the graph's edges) and `reads` the second moment each of them reads (after its own
-    activation if that comes first, padding counted); `mean` and `variance` are those of everything else there.
+    `weights` are the weight edges that reach it (at `positions` in the graph's edges) and `reads` the second moment
+    each of them reads (after its own activation if that comes first, padding counted); `mean` and `variance` are those
+    of everything else there.
     """
 
     vertex: str
@@ -116,8 +117,8 @@ class _Pass:
         self.rows: dict[str, Row] = {}
         self.signals: dict[str, VertexSignal] = {}
         self.gains: dict[int, float] = {}
-        self._read: dict[tuple[str, str | None], tuple[float, float]] = {}
-        self._shifted: dict[tuple[str, int], Depths] = {}
+        # What weight edges see of a vertex, by all that the sight depends on: edges of one kind share it.
+        self._seen: dict[tuple[str, str | None, bool, int], tuple[float, float, float, float]] = {}
 
     def run(self, size: Sizing) -> Signal:
         inputs = set(self.graph.inputs)
@@ -139,34 +140,32 @@ class _Pass:
 
     def read(self, source: str, activation: str | None) -> tuple[float, float]:
         """Return mean and second moment of a vertex, behind an activation if one is named."""
-        key = (source, activation)
-        found = self._read.get(key)
-        if found is None:
-            at = self.signals[source]
-            found = (at.mean, at.second_moment)
-            if activation:
-                found = activations.moments(activation, at.mean, max(at.second_moment - at.mean**2, 0.0))
-            self._read[key] = found
-        return found
+        at = self.signals[source]
+        if not activation:
+            return at.mean, at.second_moment
+        return activations.moments(activation, at.mean, max(at.second_moment - at.mean**2, 0.0))
 
     def shifted(self, source: str, depth: int) -> Depths:
         """Return the depth moments of a vertex seen from behind an edge of the given depth."""
-        key = (source, depth)
-        found = self._shifted.get(key)
-        if found is None:
-            m1, m2, m3 = self.signals[source].depths
-            found = (m1 + depth, m2 + 2 * depth * m1 + depth**2, self.signals[source].cubed_depth(depth))
-            self._shifted[key] = found
-        return found
+        at = self.signals[source]
+        m1, m2, _ = at.depths
+        return m1 + depth, m2 + 2 * depth * m1 + depth**2, at.cubed_depth(depth)
+
+    def seen(self, edge: Edge) -> tuple[float, float, float, float]:
+        """Return the second moment a weight edge reads, padding aside, and the depth moments it hands on."""
+        activation = edge.activation if edge.activates_first else None
+        return (self.read(edge.source, activation)[1], *self.shifted(edge.source, edge.depth))
 
     # The three ways of joining
 
     def _sum(self, name: str, fresh: _Fresh, size: Sizing) -> Row:
         incoming = self.graph.incoming[name]
         coherent: list[tuple[float, Row]] = []
-        weights = [edge for edge in incoming if edge.has_weight]
+        weights = []
         for edge in incoming:
-            if not edge.has_weight:
+            if edge.op == "weight" or edge.op == "recurrent":
+                weights.append(edge)
+            else:
                 self._carry(edge, fresh, coherent)
         row = _combined(coherent)
         if weights:
@@ -202,28 +201,34 @@ class _Pass:
         else:
             raise GraphError(f"edge {edge.source}->{edge.target} has op '{edge.op}', which carries no signal")
 
-    def _weigh(
-        self, name: str, weights: list[Edge], row: Row, fresh: _Fresh, size: Sizing, in_degree: int
-    ) -> None:
+    def _weigh(self, name: str, weights: list[Edge], row: Row, fresh: _Fresh, size: Sizing, in_degree: int) -> None:
         """Size the weights that meet at a vertex and add what they bring."""
         carried_mean, carried_variance = self._of_row(row)
-        reads = tuple(
-            edge.gain * self.read(edge.source, edge.activation if edge.activates_first else None)[1]
-            for edge in weights
-        )
-        junction = Junction(
-            name,
-            in_degree,
-            tuple(weights),
-            tuple(self.place[id(edge)] for edge in weights),
-            reads,
-            carried_mean + fresh.mean,
-            carried_variance + fresh.variance,
-        )
-        for edge, position, read, gain in zip(weights, junction.positions, reads, size(junction), strict=True):
-            self.gains[position] = gain
-            mean, second = behind_weight(edge, gain * read)
-            fresh.add(mean, max(second - mean**2, 0.0), self.shifted(edge.source, edge.depth))
+        # These loops run once for every weight edge of the graph: one look-up each, sums in plain local floats.
+        known, sights = self._seen, []
+        for edge in weights:
+            key = (edge.source, edge.activation, edge.activation_first, edge.depth)
+            sight = known.get(key)
+            if sight is None:
+                sight = known[key] = self.seen(edge)
+            sights.append(sight)
+        reads = tuple([edge.gain * sight[0] for edge, sight in zip(weights, sights, strict=True)])
+        positions = tuple([self.place[id(edge)] for edge in weights])
+        mean, variance = carried_mean + fresh.mean, carried_variance + fresh.variance
+        gains = size(Junction(name, in_degree, tuple(weights), positions, reads, mean, variance))
+        self.gains.update(zip(positions, gains, strict=True))
+        v0 = v1 = v2 = v3 = 0.0
+        for edge, read, gain, (_, d1, d2, d3) in zip(weights, reads, gains, sights, strict=True):
+            variance = gain * read
+            if edge.op != "weight" or not edge.activation_first:
+                mean, second = behind_weight(edge, variance)
+                variance = second - mean**2
+                fresh.add(mean, 0.0, (d1, d2, d3))
+            v0 += variance
+            v1 += variance * d1
+            v2 += variance * d2
+            v3 += variance * d3
+        fresh.add(0.0, v0, (v1 / v0, v2 / v0, v3 / v0) if v0 else (0.0, 0.0, 0.0))
 
     def _concat(self, name: str, fresh: _Fresh) -> Row:
         """Join blocks side by side: second moments add by width share, and so do squared amplitudes."""
@@ -311,7 +316,7 @@ def _combined(parts: list[tuple[float, Row]]) -> Row:
     amplitudes = np.concatenate([factor * row[1] for factor, row in parts])
     if not len(fields):
         return fields, amplitudes
-    total = np.bincount(fields, weights=amplitudes)
+    total = np.bincount(fields, weights=amplitudes).astype(np.float64)
     kept = np.flatnonzero(total)
     return kept, total[kept]
 
@@ -330,7 +335,10 @@ def _recurrent_second_moment(kind: str) -> float:
     """Return the stationary second moment of a recurrent cell's output, its gates fed unit Gaussians (simulated)."""
     random = np.random.default_rng(0)
     state = cell = np.zeros(16384)
-    sigmoid = lambda z: 0.5 * (1 + np.tanh(0.5 * z))  # noqa: E731
+
+    def sigmoid(z: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return 0.5 * (1 + np.tanh(0.5 * z))
+
     for _ in range(48):
         spread = math.sqrt(1.0 + float(np.mean(state**2)))
         a, b, c, d = (spread * random.standard_normal(16384) for _ in range(4))

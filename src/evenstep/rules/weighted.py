@@ -25,10 +25,10 @@ class Weighted:
     def score(self, network: Network) -> float:
         """Return S, averaged over the network's heads."""
         signal = network.initialisation.signal
-        scores = []
+        scores: list[float] = []
         for head in network.roles.heads:
             at = signal.vertices[head.vertex]
-            size = max(at.second_moment, 1e-300) ** (1.0 - self.output_exponent)
+            size = math.pow(max(at.second_moment, 1e-300), 1.0 - self.output_exponent)
             scores.append(size * at.cubed_depth(self.depth_offset + head.depth))
         return sum(scores) / len(scores)
 

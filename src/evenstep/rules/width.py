@@ -26,15 +26,16 @@ class BaseShape:
 
 def units_in(parameter: Parameter) -> float:
     """Return fan_in without kernel positions: the channels one output unit reads."""
-    return parameter.fan_in / _taps(parameter)
+    return parameter.fan_in / kernel_taps(parameter)
 
 
 def units_out(parameter: Parameter) -> float:
     """Return fan_out without kernel positions."""
-    return parameter.fan_out / _taps(parameter)
+    return parameter.fan_out / kernel_taps(parameter)
 
 
-def _taps(parameter: Parameter) -> float:
+def kernel_taps(parameter: Parameter) -> float:
+    """Return the positions of a kernel: 1 for a matrix."""
     return parameter.kernel_size ** max(len(parameter.shape) - 2, 0)
 
 
@@ -49,17 +50,6 @@ def base_shape(base: Network) -> BaseShape:
     read = _mean([units_in(p) for p in found["readout"]])
     fallback = hidden or read or written or 1.0
     return BaseShape(written or fallback, hidden or fallback, read or fallback)
-
-
-def layer_factor(network: Network, parameter: Parameter, shape: BaseShape, optimizer: Optimizer) -> Factor:
-    """Return a weight's factor: the smallest its uses ask for, where a tied weight has several."""
-    found = []
-    for position in network.roles.edges_of[parameter.name]:
-        edge, place = network.live.edges[position], network.roles.places.get(position, "hidden")
-        fans = parameter if edge.op == "recurrent" else edge
-        taps = _taps(parameter)
-        found.append(width_factor(fans.fan_in / taps, fans.fan_out / taps, place, shape, optimizer))
-    return min(found, key=lambda factor: factor.value)
 
 
 def width_factor(reads: float, writes: float, place: Place, shape: BaseShape, optimizer: Optimizer) -> Factor:

@@ -55,9 +55,7 @@ class _Dag(nn.Module):
         _require_choice("norm", norm, NORMS)
         _require_choice("activation", activation, tuple(ACTIVATIONS))
         if order == "post" and norm != "none":
-            raise InputError(
-                f"norm is {norm!r} with order 'post'; norms need order 'pre', or pass norm='none'"
-            )
+            raise InputError(f"norm is {norm!r} with order 'post'; norms need order 'pre', or pass norm='none'")
         wiring = parse_dag_code(code).live()
         edges = sorted(wiring.edges, key=lambda edge: (edge.target, edge.source))
         weights = [edge for edge in edges if edge.op == "weight"]
@@ -105,9 +103,7 @@ class _Dag(nn.Module):
         for target, incoming in self._incoming.items():
             fields[target] = _add(
                 [
-                    self._activation(self.edges[f"{source}_{target}"](fields[source]))
-                    if is_weight
-                    else fields[source]
+                    self._activation(self.edges[f"{source}_{target}"](fields[source])) if is_weight else fields[source]
                     for source, is_weight in incoming
                 ]
             )
@@ -201,9 +197,7 @@ class DagCNN(_Dag):
         require_positive("channels", channels)
         require_positive("classes", classes)
         if require_positive("kernel_size", kernel_size) % 2 == 0:
-            raise InputError(
-                f"kernel_size is {kernel_size}; give an odd one, an even kernel shifts the image"
-            )
+            raise InputError(f"kernel_size is {kernel_size}; give an odd one, an even kernel shifts the image")
         padding = kernel_size // 2
         super().__init__(
             code,

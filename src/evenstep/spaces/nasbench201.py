@@ -42,9 +42,7 @@ class _Cell(nn.Module):
     def __init__(self, wiring: Wiring, live: Wiring, *, channels: int) -> None:
         super().__init__()
         edges = sorted(wiring.edges, key=lambda edge: (edge.target, edge.source))
-        self.edges = nn.ModuleDict(
-            {f"{edge.source}_{edge.target}": _OPS[edge.op](channels) for edge in edges}
-        )
+        self.edges = nn.ModuleDict({f"{edge.source}_{edge.target}": _OPS[edge.op](channels) for edge in edges})
         self._run = sorted((edge.target, edge.source) for edge in live.edges)
         self._last = live.vertex_count - 1
 

@@ -114,7 +114,11 @@ class Demo:
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain values; a diverged loss is None."""
         bases = {
-            kind: {"grid": s.grid, "losses": [[_finite(x) for x in seeds] for seeds in s.losses], "best": s.best}
+            kind: {
+                "grid": s.grid,
+                "losses": [[_finite(x) for x in seeds] for seeds in s.losses],
+                "best": s.best,
+            }
             for kind, s in self.bases.items()
         }
         rows = [{k: _finite(v) if isinstance(v, float) else v for k, v in asdict(row).items()} for row in self.rows]

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from evenstep.module.ops.registry import handle_each, handles
-from evenstep.module.values import Call, Constant, Handler, Incoming, Outcome, ParameterUse, ParameterValue, Signal
+from evenstep.module.values import (
+    Call,
+    Constant,
+    Handler,
+    Incoming,
+    Outcome,
+    ParameterUse,
+    ParameterValue,
+    Signal,
+)
 
 # Activations without parameters, by operator. Depth 1: they are what the paper counts as a path's ReLUs.
 _ACTIVATIONS = {
@@ -36,12 +45,13 @@ _FUNCTIONS = {
     "aten.cos": "cos",
     "aten.erf": "erf",
 }
-_COPIES = (
-    "aten.dropout aten.alpha_dropout aten.feature_dropout aten.native_dropout aten.clone aten.contiguous aten.detach "
-    "aten.alias aten.to aten._to_copy aten.type_as aten.lift_fresh_copy aten.lift_fresh aten.bernoulli aten.round "
-    "aten.nan_to_num aten.masked_fill aten.requires_grad_ aten.float aten.half aten.bfloat16 aten.double "
-    "aten.feature_alpha_dropout aten.positive aten.floor aten.ceil aten.trunc aten.rand_like"
-).split()
+_COPIES = """
+    aten.dropout aten.alpha_dropout aten.feature_dropout aten.native_dropout aten.clone aten.contiguous
+    aten.detach aten.alias aten.to aten._to_copy aten.type_as aten.lift_fresh_copy aten.lift_fresh
+    aten.bernoulli aten.round aten.nan_to_num aten.masked_fill aten.requires_grad_ aten.float aten.half
+    aten.bfloat16 aten.double aten.feature_alpha_dropout aten.positive aten.floor aten.ceil aten.trunc
+    aten.rand_like
+""".split()
 
 
 def activation(name: str, *, depth: int = 1) -> Handler:
@@ -175,12 +185,14 @@ def _multiply(call: Call) -> Outcome:
         factor = 1.0 if not size else (1.0 / size if divide else size)
         uses = tuple(ParameterUse(name, "raw", note="multiplies the signal") for name in other.names)
         return Outcome((Incoming(signal, amplitude=factor, parameters=other.names),), uses=uses)
-    return Outcome((Incoming(signal, amplitude=_factor(other, divide=divide and signal is first)),))
+    return Outcome((Incoming(signal, amplitude=_factor(call, other, divide=divide and signal is first)),))
 
 
-def _factor(other: Any, *, divide: bool) -> float:
-    """Return the scalar a signal is multiplied by; a constant tensor (mask, table) counts as one."""
-    if isinstance(other, Constant) or not isinstance(other, int | float):
+def _factor(call: Call, other: Any, *, divide: bool) -> float:
+    """Return the scalar a signal is multiplied by: a buffer counts by its size, a tensor made on the way as one."""
+    if isinstance(other, Constant):
+        other = call.rms(other.buffer) if other.buffer else None
+    if not isinstance(other, int | float):
         return 1.0
     return (1.0 / other if other else 0.0) if divide else float(other)
 

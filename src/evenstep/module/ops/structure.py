@@ -11,22 +11,40 @@ from evenstep.module.ops.pointwise import identity
 from evenstep.module.ops.registry import handle_each, handles
 from evenstep.module.values import Call, Constant, Incoming, Outcome, ParameterUse, ParameterValue, Signal
 
-_MOVES = (
-    "aten.view aten._unsafe_view aten.reshape aten.flatten aten.unflatten aten.permute aten.transpose aten.t aten.mT "
-    "aten.numpy_T aten.squeeze aten.unsqueeze aten.expand aten.expand_as aten.select aten.slice aten.index aten.gather "
-    "aten.index_select aten.narrow aten.split aten.split_with_sizes aten.chunk aten.tensor_split aten.unbind aten.roll "
-    "aten.flip aten.repeat aten.repeat_interleave aten.tile aten.movedim aten.moveaxis aten.swapaxes aten.swapdims "
-    "aten.unfold aten.im2col aten.pixel_shuffle aten.pixel_unshuffle aten.channel_shuffle aten.diagonal aten.tril "
-    "aten.triu aten.pad aten.constant_pad_nd aten.reflection_pad1d aten.reflection_pad2d aten.reflection_pad3d "
-    "aten.replication_pad1d aten.replication_pad2d aten.replication_pad3d aten.upsample_nearest1d "
-    "aten.upsample_nearest2d aten.upsample_nearest3d aten.upsample_bilinear2d aten.upsample_linear1d "
-    "aten.upsample_trilinear3d aten.upsample_bicubic2d aten.interpolate aten.grid_sampler aten.sort aten.topk "
-    "aten.take_along_dim aten.masked_select aten.view_as aten.reshape_as aten.atleast_1d aten.atleast_2d aten.ravel "
-    "aten.as_strided aten.unsafe_split aten.unsafe_chunk aten.rot90 aten.select_scatter aten.slice_scatter "
-    "aten.index_put aten.scatter aten.scatter_add aten.copy aten.fill aten.cumsum aten.column_stack aten.meshgrid "
-    "aten._adaptive_max_pool aten.masked_scatter aten.complex aten.view_as_real aten.view_as_complex aten.real"
-).split()
+_MOVES = """
+    aten.view aten._unsafe_view aten.reshape aten.flatten aten.unflatten aten.permute aten.transpose aten.t
+    aten.mT aten.numpy_T aten.squeeze aten.unsqueeze aten.expand aten.expand_as aten.select aten.index
+    aten.gather aten.index_select aten.roll aten.flip aten.repeat aten.repeat_interleave aten.tile aten.movedim
+    aten.moveaxis aten.swapaxes aten.swapdims aten.unfold aten.im2col aten.pixel_shuffle aten.pixel_unshuffle
+    aten.channel_shuffle aten.diagonal aten.tril aten.triu aten.pad aten.constant_pad_nd aten.reflection_pad1d
+    aten.reflection_pad2d aten.reflection_pad3d aten.replication_pad1d aten.replication_pad2d
+    aten.replication_pad3d aten.upsample_nearest1d aten.upsample_nearest2d aten.upsample_nearest3d
+    aten.upsample_bilinear2d aten.upsample_linear1d aten.upsample_trilinear3d aten.upsample_bicubic2d
+    aten.interpolate aten.grid_sampler aten.sort aten.topk aten.take_along_dim aten.masked_select aten.view_as
+    aten.reshape_as aten.atleast_1d aten.atleast_2d aten.ravel aten.as_strided aten.rot90 aten.select_scatter
+    aten.slice_scatter aten.index_put aten.scatter aten.scatter_add aten.copy aten.fill aten.cumsum
+    aten.column_stack aten.meshgrid aten._adaptive_max_pool aten.masked_scatter aten.complex aten.view_as_real
+    aten.view_as_complex aten.real
+""".split()
 handle_each(_MOVES, identity)
+
+
+@handles(
+    "aten.split",
+    "aten.split_with_sizes",
+    "aten.chunk",
+    "aten.tensor_split",
+    "aten.unbind",
+    "aten.unsafe_split",
+)
+@handles("aten.unsafe_chunk", "aten.slice", "aten.narrow")
+def _part(call: Call) -> Outcome:
+    """Take entries out of a signal: as large as all of it, but independent of its other entries."""
+    signal = call.signals()[0]
+    if math.prod(call.shape) >= math.prod(signal.shape):
+        return identity(call)
+    edge = Incoming(signal, "average", gain=1.0, amplitude=0.0)
+    return Outcome((edge,), probability=signal.probability, parts=True)
 
 
 @handles("aten.cat", "aten.concat", "aten.concatenate", "aten.stack", "aten.hstack", "aten.vstack")
@@ -41,7 +59,7 @@ def _concat(call: Call) -> Outcome:
         for name in block.names
     )
     names = tuple(use.name for use in uses)
-    incoming = []
+    incoming: list[Incoming] = []
     for block in blocks:
         if isinstance(block, Signal):
             share = math.prod(block.shape) / total
@@ -68,10 +86,7 @@ def _adaptive_average(call: Call) -> Outcome:
 def _sum(call: Call) -> Outcome:
     """Sum n entries: n times their mean."""
     outcome = _averaged(call, call.argument(1, "dim"))
-    edge = outcome.incoming[0]
-    # n times a mean of n white entries keeps n of the second moment; as an edge: an average with its gain restored.
-    n = edge.window
-    return Outcome((Incoming(edge.signal, "average", gain=float(n), amplitude=1.0, window=n),))
+    return Outcome(outcome.incoming, scale=float(outcome.incoming[0].window))
 
 
 @handles("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d")
@@ -123,7 +138,6 @@ def _average(signal: Signal, window: int) -> Incoming:
 
 def _sides(value: int | Sequence[int], op: str) -> tuple[int, ...]:
     """Return a size per axis for a pool whose name ends in its number of axes."""
-    axes = int(op.split("d")[0][-1]) if "pool" in op else 1
     axes = next(n for n in (1, 2, 3) if f"pool{n}d" in op)
     if isinstance(value, int):
         return (value,) * axes

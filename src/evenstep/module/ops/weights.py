@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from evenstep.graph.windows import tap_coverage
+from evenstep.graph.windows import tap_coverage, transposed_coverage
 from evenstep.module.ops.pointwise import identity
 from evenstep.module.ops.registry import handles
 from evenstep.module.values import Call, Constant, Incoming, Outcome, ParameterUse, ParameterValue, Signal
@@ -176,7 +176,8 @@ def _convolution(call: Call) -> Outcome:
     if "convolution" in call.op:
         transposed, groups = call.args[6], call.args[8]
         if transposed:
-            return _transposed(call, stride=stride, groups=groups)
+            spread = _each(padding, len(sides))
+            return _transposed(call, stride=stride, padding=spread, dilation=dilation, groups=groups)
     else:
         groups = call.argument(6, "groups", 1)
     if padding == "same":
@@ -204,17 +205,31 @@ def _convolution(call: Call) -> Outcome:
 
 @handles("aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d")
 def _conv_transpose(call: Call) -> Outcome:
-    sides = call.args[1].shape[2:]
+    axes = len(call.args[1].shape[2:])
     return _transposed(
-        call, stride=_each(call.argument(3, "stride", 1), len(sides)), groups=call.argument(6, "groups", 1)
+        call,
+        stride=_each(call.argument(3, "stride", 1), axes),
+        padding=_each(call.argument(4, "padding", 0), axes),
+        dilation=_each(call.argument(7, "dilation", 1), axes),
+        groups=call.argument(6, "groups", 1),
     )
 
 
-def _transposed(call: Call, *, stride: Sequence[int], groups: int) -> Outcome:
-    """Read the kernel as [in, out / groups, sides]; on average taps / stride of them meet an output."""
+def _transposed(
+    call: Call, *, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+) -> Outcome:
+    """Read the kernel as [in, out / groups, sides]; about taps / stride of them meet an output."""
     signal, kernel = call.args[0], call.args[1]
     sides = kernel.shape[2:]
     taps = math.prod(sides)
+    coverage = transposed_coverage(
+        signal.shape[-len(sides) :],
+        sides,
+        call.shape[-len(sides) :],
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+    )
     return weight(
         signal,
         kernel,
@@ -222,7 +237,7 @@ def _transposed(call: Call, *, stride: Sequence[int], groups: int) -> Outcome:
         fan_out=kernel.shape[1] * taps,
         bias=call.argument(2, "bias"),
         kernel_size=taps ** (1 / len(sides)),
-        gain=1 / math.prod(stride),
+        gain=coverage,
     )
 
 
