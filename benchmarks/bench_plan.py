@@ -1,6 +1,6 @@
 """Speed and scale of planning, as ratios and counts within one run on one core.
 
-    python benchmarks/bench_plan.py [--json FILE]
+    python benchmarks/bench_plan.py [--record results/bench_plan/record.json]
 
 Prints a dense DAG of 500 vertices planned by two rules, how time grows with edges, enumeration against the one-pass
 moments, and tracing plus planning against `torch.export` alone.
@@ -9,7 +9,6 @@ moments, and tracing plus planning against `torch.export` alone.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import statistics
@@ -26,6 +25,7 @@ import evenstep as es
 from evenstep.graph import Graph, dag_mlp_graph
 from evenstep.rules import path_moments, plan_graph
 from evenstep.spaces import NasBench201
+from evenstep.study.record import write_record
 
 CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_3x3~1|nor_conv_3x3~2|"
 
@@ -70,7 +70,7 @@ def growth(rule: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--record", type=Path, help="also write the figures, with versions and device, to this file")
     options = parser.parse_args()
     torch.set_num_threads(1)
     figures: dict[str, float | int] = {}
@@ -107,8 +107,8 @@ def main() -> None:
 
     for name, value in figures.items():
         print(f"{name:42s} {value:12.4g}" if isinstance(value, float) else f"{name:42s} {value:12d}")
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    if options.record:
+        write_record(options.record, config={"cell": CELL, "repeats": "medians of 3 to 25"}, results=dict(figures))
 
 
 if __name__ == "__main__":

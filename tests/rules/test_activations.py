@@ -61,9 +61,7 @@ ABOVE_ZERO: dict[str, Function] = {
 INPUTS = [(0.0, 1.0), (0.0, 0.25), (0.0, 4.0), (0.7, 1.0), (-1.3, 0.5), (2.0, 2.0)]
 
 
-def integrated(
-    function: Function, mean: float, variance: float, kinks: tuple[float, ...]
-) -> tuple[float, float]:
+def integrated(function: Function, mean: float, variance: float, kinks: tuple[float, ...]) -> tuple[float, float]:
     """Integrate f and f^2 against the density of N(mean, variance)."""
     spread = math.sqrt(variance)
     points = sorted(kink for kink in ((k - mean) / spread for k in kinks) if abs(kink) < 11)
@@ -73,9 +71,7 @@ def integrated(
             value = function(torch.tensor(mean + spread * u, dtype=torch.float64)).item()
             return value**power * math.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
 
-        return float(
-            quad(integrand, -11, 11, points=points or None, epsabs=1e-11, epsrel=1e-10, limit=200)[0]
-        )
+        return float(quad(integrand, -11, 11, points=points or None, epsabs=1e-11, epsrel=1e-10, limit=200)[0])
 
     return integral(1), integral(2)
 

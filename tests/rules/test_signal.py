@@ -1,8 +1,8 @@
 """Check predicted second moments against those measured in real modules with weights of the planned size.
 
 The mean over seeds is what is predicted, and in deep nets single seeds scatter widely (a chain of L weights and
-width n by exp(5L/n) - 1). Fresh weights cost most of the time, so every draw is used several times with the signs of
-random rows flipped: again Gaussian weights of the planned size, nearly independent of the last ones.
+width n by exp(5L/n) - 1). Fresh weights cost most of the time, so every draw is used several times with the
+signs of random columns flipped: again Gaussian weights of the planned size, and W D a is nearly independent of W a.
 """
 
 from __future__ import annotations
@@ -93,8 +93,10 @@ def measure(
         for flip in range(flips):
             if flip:
                 for parameter, _ in weights:
-                    rows = torch.randint(0, 2, (len(parameter), *[1] * (parameter.ndim - 1)), generator=generator)
-                    parameter.mul_(2.0 * rows - 1.0)
+                    heads = torch.randint(
+                        0, 2, (1, parameter.shape[1], *[1] * (parameter.ndim - 2)), generator=generator
+                    )
+                    parameter.mul_(2.0 * heads - 1.0)
             x = draw_input(generator)
             values = vertex_values(model, x, code=code, order=order, activation=activation)
             if draw == flip == 0:  # what is measured is what the module computes
@@ -244,9 +246,7 @@ def test_a_chain_of_sixty_four_keeps_the_input_s_second_moment(order: Order) -> 
 @pytest.mark.parametrize(("order", "init"), CONSERVING)
 @pytest.mark.parametrize("depth", [2, 8, 32, 64])
 @pytest.mark.parametrize("kind", ["chain", "dense", "random"])
-def test_deep_nets_of_weights_keep_the_input_s_second_moment(
-    kind: str, depth: int, order: Order, init: Init
-) -> None:
+def test_deep_nets_of_weights_keep_the_input_s_second_moment(kind: str, depth: int, order: Order, init: Init) -> None:
     if kind == "chain":
         check_conserved(reference.chain(depth), order, init, draws=20, flips=100, batch=2)
     elif kind == "dense":
@@ -273,9 +273,7 @@ def simulate(code: str, order: Order, plan: Plan, *, seeds: int) -> dict[str, fl
         value = values[source]
         if op == "weight":
             name = f"edges.{source}_{target}"
-            value = (
-                weigh(name, F.relu(value), WIDTH) if order == "pre" else F.relu(weigh(name, value, WIDTH))
-            )
+            value = weigh(name, F.relu(value), WIDTH) if order == "pre" else F.relu(weigh(name, value, WIDTH))
         values[target] = values[target] + value if target in values else value
     return {str(vertex): value.square().mean().item() for vertex, value in values.items()}
 
@@ -315,9 +313,7 @@ def measure_cnn(
     code: str, order: Order, init: Init, *, image: int = IMAGE, kernel: int = 3, draws: int = 12, flips: int = 12
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return predicted and measured second moments of the vertices of a DAG-CNN on white noise."""
-    graph = dag_cnn_graph(
-        code, width=64, channels=16, classes=16, kernel_size=kernel, image_size=image, order=order
-    )
+    graph = dag_cnn_graph(code, width=64, channels=16, classes=16, kernel_size=kernel, image_size=image, order=order)
     plan = plan_graph(graph, init=init)
     measured = measure(
         DagCNN(code, width=64, channels=16, classes=16, kernel_size=kernel, order=order),
@@ -404,7 +400,9 @@ def test_pools_and_concatenations_equal_samples() -> None:
     mean = _moments(_graph([start, Edge("h", "p", "average", gain=0.25, amplitude=0.25, window=4), out]))["p"]
     assert mean == pytest.approx(field.mean(dim=1).square().mean().item(), rel=0.01)
     concat = _moments(
-        _graph([start, Edge("h", "p", "identity", gain=0.75), Edge("x", "p", "identity", gain=0.25), out], {"p": "concat"})
+        _graph(
+            [start, Edge("h", "p", "identity", gain=0.75), Edge("x", "p", "identity", gain=0.25), out], {"p": "concat"}
+        )
     )["p"]
     assert concat == pytest.approx(0.75 * 2.0 + 0.25 * 1.0)
 
@@ -416,9 +414,7 @@ def test_products_equal_samples() -> None:
     out = Edge("p", "y", "weight", ("v",), fan_in=4)
     gated = _moments(_graph([*start, Edge("h", "p", "identity"), Edge("k", "p", "identity"), out], {"p": "product"}))
     assert gated["p"] == pytest.approx((one * two).square().mean().item(), rel=0.02)
-    square = _moments(
-        _graph([start[0], Edge("h", "p", "identity"), Edge("h", "p", "identity"), out], {"p": "product"})
-    )
+    square = _moments(_graph([start[0], Edge("h", "p", "identity"), Edge("h", "p", "identity"), out], {"p": "product"}))
     assert square["p"] == pytest.approx(one.pow(4).mean().item(), rel=0.02)
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import linecache
+import logging
+import os
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
@@ -15,8 +20,9 @@ from torch.export import ExportedProgram
 
 from evenstep.errors import InputError, TraceError
 
-_LIBRARY = Path(torch.__file__).parent
-_OWN = Path(__file__).parent.parent
+# Frames of torch, of evenstep and of Python itself say nothing about where the user's code went wrong.
+_NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parent.parent)
+_PYTHON = Path(os.__file__).parent
 _DATA_DEPENDENT = ("datadependent", "data-dependent", "dynamic control flow", "symbolically traced variables")
 
 
@@ -62,12 +68,32 @@ def check_parameters(model: nn.Module) -> None:
 
 def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
     """Return the exported program of a module on example inputs; its values and buffers stay untouched."""
+    said = io.StringIO()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _torch_silenced(), contextlib.redirect_stderr(said):
             warnings.simplefilter("ignore")  # notes on attributes assigned during export; nothing a user can act on
-            return torch.export.export(model, args, kwargs, strict=False)
+            program = torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
         raise _explained(model, args, kwargs, error) from error
+    sys.stderr.write(said.getvalue())  # what the module itself had to say
+    return program
+
+
+@contextlib.contextmanager
+def _torch_silenced() -> Iterator[None]:
+    """Keep torch's own loggers quiet: a failed export logs pages, and our error says it in a sentence."""
+    loggers = [
+        logger
+        for name, logger in logging.root.manager.loggerDict.items()
+        if name.split(".")[0] == "torch" and isinstance(logger, logging.Logger) and not logger.disabled
+    ]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.disabled = False
 
 
 def _explained(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> TraceError:
@@ -91,7 +117,9 @@ def _users_line(error: Exception) -> str:
     """Return ' at file:line `source`' for the deepest frame of the user's own code."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        if frame.filename.startswith("<") or _LIBRARY in path.parents or _OWN in path.parents:
+        own = any(place in path.parents for place in _NOT_THE_USERS)
+        python = _PYTHON in path.parents and "site-packages" not in path.parts
+        if frame.filename.startswith("<") or own or python:
             continue
         source = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
         return f" at {path.name}:{frame.lineno} `{source}`"
