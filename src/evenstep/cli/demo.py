@@ -19,6 +19,8 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Search a base, plan networks of other shapes, train them: on handwritten digits, in about a minute."""
+    # Loaded here: torch and matplotlib take seconds, and other commands do without them.
+    import torch
     from rich.console import Console
     from rich.table import Table
 
@@ -27,6 +29,7 @@ def demo(
 
     if not picture.parent.is_dir():
         raise InputError(f"there is no folder '{picture.parent}' for the picture; make it, or give another --picture")
+    torch.set_num_threads(1)  # these networks are too small to share: threads would only wait for one another
     steps = len(NETWORKS) + 2
     progress = Console(stderr=True)
     done = 0
@@ -50,8 +53,8 @@ def demo(
     for kind, search in result.bases.items():
         console.print(f"base {kind}: best learning rate {search.best:.3g} ({len(search.grid)} rates tried)")
     table = Table(title=f"training loss (test accuracy) after {epochs} epochs", title_justify="left")
-    for title in ("network", "lr factor", "transferred lr", "at the transferred lr", "at the base's lr"):
-        table.add_column(title, justify="left" if title == "network" else "right")
+    for title in ("network", "factor", "lr", "at this lr", "at the base's lr"):
+        table.add_column(title, justify="left" if title == "network" else "right", no_wrap=title == "network")
     for row in result.rows:
         table.add_row(
             row.network,

@@ -191,7 +191,7 @@ def _multiply(call: Call) -> Outcome:
 def _factor(call: Call, other: Any, *, divide: bool) -> float:
     """Return the scalar a signal is multiplied by: a buffer counts by its size, a tensor made on the way as one."""
     if isinstance(other, Constant):
-        other = call.rms(other.buffer) if other.buffer else None
+        other = (other.buffer and call.rms(other.buffer)) or 1.0
     if not isinstance(other, int | float):
         return 1.0
     return (1.0 / other if other else 0.0) if divide else float(other)
