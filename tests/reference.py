@@ -78,13 +78,26 @@ def power_sums(depths: Sequence[int]) -> tuple[int, int, int, int]:
     return len(depths), sum(depths), sum(d**2 for d in depths), sum(d**3 for d in depths)
 
 
-# Live parts, from the listed paths
+# Live parts
 
 
 def live_edges(code: str) -> list[tuple[int, int, str]]:
-    """List the edges of a code of the paper's space that lie on some path."""
-    found = {edge for path in row_paths(dag_rows(code)) for edge in path}
-    return sorted(found, key=lambda edge: (edge[1], edge[0]))
+    """List the edges of a code of the paper's space that lie on some path, by target and source.
+
+    Grows the set of vertices that the first one reaches, and of those that reach the last, until nothing changes;
+    listing the paths instead would take for ever on dense codes (a test does it on small ones).
+    """
+    edges = [
+        (source, target, op)
+        for target, row in enumerate(dag_rows(code), start=1)
+        for source, op in enumerate(row)
+        if op != "none"
+    ]
+    reached, reaching = {0}, {code.count("_") + 1}
+    for _ in range(code.count("_") + 1):
+        reached |= {target for source, target, _ in edges if source in reached}
+        reaching |= {source for source, target, _ in edges if target in reaching}
+    return [edge for edge in edges if edge[0] in reached and edge[1] in reaching]
 
 
 def live_in_degrees(code: str) -> dict[int, int]:
@@ -143,9 +156,7 @@ def weighted_score(code: str, *, init: str, a: float = 2.0, e: float = 0.25) -> 
         if op == "weight":
             # fan_in * var(W) * E[relu(z)^2] / E[z^2], with the last factor one half
             gain = (2.0 if init == "he" else 2.0 / degrees[target]) * 0.5
-            field_paths[f"{source}->{target}"] = [
-                (gain * weight, depth + 1) for weight, depth in paths_into(source)
-            ]
+            field_paths[f"{source}->{target}"] = [(gain * weight, depth + 1) for weight, depth in paths_into(source)]
             here[f"{source}->{target}"] = 1.0
         else:
             for field, amplitude in amplitudes[source].items():

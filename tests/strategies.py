@@ -23,9 +23,7 @@ inits = st.sampled_from(INITS)
 def dag_codes(draw: st.DrawFn, *, max_vertices: int = 7, digits: str = "012") -> str:
     """Draw a code of the paper's space with 2 to `max_vertices` vertices and at least one live path."""
     rows = draw(st.integers(1, max_vertices - 1))
-    row_texts = [
-        draw(st.text(alphabet=digits, min_size=length, max_size=length)) for length in range(1, rows + 1)
-    ]
+    row_texts = [draw(st.text(alphabet=digits, min_size=length, max_size=length)) for length in range(1, rows + 1)]
     code = "_".join(row_texts)
     if not row_paths(dag_rows(code)):  # give the last vertex an edge from the first: then there is a path
         code = "_".join([*row_texts[:-1], draw(st.sampled_from("12")) + row_texts[-1][1:]])
@@ -43,9 +41,7 @@ def isomorphic_code(draw: st.DrawFn, code: str) -> tuple[str, dict[int, int]]:
     waiting = set(range(1, last))
     order = [0]
     while waiting:
-        ready = sorted(
-            v for v in waiting if all(digit == "0" or s in order for s, digit in enumerate(rows[v - 1]))
-        )
+        ready = sorted(v for v in waiting if all(digit == "0" or s in order for s, digit in enumerate(rows[v - 1])))
         order.append(draw(st.sampled_from(ready)))
         waiting.remove(order[-1])
     order.append(last)
@@ -63,9 +59,7 @@ def edge_lists(draw: st.DrawFn, *, max_vertices: int = 8) -> list[PlainEdge]:
     labels = draw(st.lists(names, min_size=count, max_size=count, unique=True))
     pairs = st.integers(0, count - 2).flatmap(lambda s: st.tuples(st.just(s), st.integers(s + 1, count - 1)))
     drawn = draw(
-        st.lists(
-            st.tuples(pairs, st.sampled_from(("weight", "skip")), st.integers(0, 3)), min_size=1, max_size=14
-        )
+        st.lists(st.tuples(pairs, st.sampled_from(("weight", "skip")), st.integers(0, 3)), min_size=1, max_size=14)
     )
     return [(labels[source], labels[target], op, depth) for (source, target), op, depth in drawn]
 

@@ -26,9 +26,7 @@ class Fine:
         names = (f"{name}.weight", f"{name}.bias")
         self.parameters.append(Parameter(names[0], "weight", (writes, reads), fan_in=reads, fan_out=writes))
         self.parameters.append(Parameter(names[1], "bias", (writes,), fan_in=reads, fan_out=writes))
-        self.edges.append(
-            Edge(source, f"{name} out", "weight", parameters=names, fan_in=reads, fan_out=writes)
-        )
+        self.edges.append(Edge(source, f"{name} out", "weight", parameters=names, fan_in=reads, fan_out=writes))
         return f"{name} out"
 
     def relu(self, source: str, name: str) -> str:

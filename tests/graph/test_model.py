@@ -35,9 +35,7 @@ def test_vertices_come_in_topological_order_whatever_the_order_of_the_edges(edge
 
 
 def test_plain_edges_have_the_paper_s_depths_unless_given() -> None:
-    graph = Graph.from_edges(
-        [("x", "y", "weight"), ("x", "y", "skip"), ("y", "z", "weight", 0), ("y", "z", "skip", 3)]
-    )
+    graph = Graph.from_edges([("x", "y", "weight"), ("x", "y", "skip"), ("y", "z", "weight", 0), ("y", "z", "skip", 3)])
     assert [edge.depth for edge in graph.edges] == [1, 0, 0, 3]
     assert [edge.op for edge in graph.edges] == ["weight", "identity", "weight", "identity"]
     assert [edge.activation for edge in graph.edges] == ["relu", None, None, None]

@@ -98,9 +98,7 @@ def test_codes_of_one_dag_get_one_plan(code: str, order: Order, init: Init, data
     assert plans[0].lr_scale == pytest.approx(plans[1].lr_scale, rel=1e-9)
     found = {parameter.name: (parameter.std, parameter.lr_scale) for parameter in plans[1].parameters}
     for parameter in plans[0].parameters:
-        name = re.sub(
-            r"edges\.(\d+)_(\d+)", lambda m: f"edges.{new[int(m[1])]}_{new[int(m[2])]}", parameter.name
-        )
+        name = re.sub(r"edges\.(\d+)_(\d+)", lambda m: f"edges.{new[int(m[1])]}_{new[int(m[2])]}", parameter.name)
         assert found.pop(name) == pytest.approx((parameter.std, parameter.lr_scale), rel=1e-9)
     assert not found
 

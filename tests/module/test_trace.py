@@ -35,7 +35,7 @@ Norm = Literal["none", "batch", "layer"]
 SAMPLE = random.Random(7)
 FOUR_VERTICES = SAMPLE.sample([code for code in dag_codes(4) if dag_depths(code)], 45)
 DAG_CODES = [code for code in dag_codes(3) if dag_depths(code)] + FOUR_VERTICES
-CELL_CODES = [c for c in map(cell_code_of, SAMPLE.sample(range(5**6), 30)) if cell_depths(c)]
+CELL_CODES = [c for c in map(cell_code_of, SAMPLE.sample(range(5**6), 20)) if cell_depths(c)]
 
 
 class Made(nn.Module):

@@ -64,9 +64,7 @@ def state(model: nn.Module) -> dict[str, Any]:
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     def equal(one: Any, other: Any) -> bool:
-        return (
-            torch.equal(one, other) if isinstance(one, Tensor) and isinstance(other, Tensor) else one == other
-        )
+        return torch.equal(one, other) if isinstance(one, Tensor) and isinstance(other, Tensor) else one == other
 
     return [key for key in {**before, **after} if not equal(before.get(key), after.get(key))]
 
@@ -103,9 +101,7 @@ each = pytest.mark.parametrize("name", ENTRIES)
 
 
 def test_the_zoo_holds_what_the_issue_names() -> None:
-    wanted = (
-        "nasbench201 unet densenet inception squeeze_excite transformer_pre_norm lstm tied_language_model"
-    )
+    wanted = "nasbench201 unet densenet inception squeeze_excite transformer_pre_norm lstm tied_language_model"
     transformers = "hf_resnet hf_convnext hf_mobilenet_v2 hf_vit hf_gpt2 hf_bert"
     assert set(f"{wanted} {transformers}".split()) <= set(ENTRIES)
     assert len(ENTRIES) == len(ZOO)

@@ -224,10 +224,10 @@ def check_conserved(code: str, order: Order, init: Init, *, draws: int, flips: i
         pytest.param(reference.chain(16), 6, 50, id="chain 16"),
         pytest.param(reference.dense(2), 3, 24, id="dense 2"),
         pytest.param(reference.dense(8), 2, 24, id="dense 8"),
-        pytest.param(reference.dense(24), 1, 16, id="dense 24"),
+        pytest.param(reference.dense(16), 1, 16, id="dense 16"),
         pytest.param(random_weights(4, 0), 3, 24, id="random 4"),
         pytest.param(random_weights(16, 1), 2, 40, id="random 16"),
-        pytest.param(random_weights(64, 2), 1, 24, id="random 64"),
+        pytest.param(random_weights(64, 2), 1, 12, id="random 64"),
     ],
 )
 def test_nets_of_weights_keep_the_input_s_second_moment(
@@ -236,10 +236,9 @@ def test_nets_of_weights_keep_the_input_s_second_moment(
     check_conserved(code, order, init, draws=draws, flips=flips, batch=8)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_chain_of_sixty_four_keeps_the_input_s_second_moment(order: Order) -> None:
+def test_a_chain_of_sixty_four_keeps_the_input_s_second_moment() -> None:
     # Inputs grow alike on the way down, so more than two of them would say nothing new.
-    check_conserved(reference.chain(64), order, "conserve", draws=10, flips=100, batch=2)
+    check_conserved(reference.chain(64), "pre", "conserve", draws=8, flips=80, batch=2)
 
 
 @pytest.mark.exhaustive
@@ -264,7 +263,7 @@ def simulate(code: str, order: Order, plan: Plan, *, seeds: int) -> dict[str, fl
     generator = torch.Generator().manual_seed(1)
 
     def weigh(name: str, value: Tensor, fan_out: int) -> Tensor:
-        size = plan[f"{name}.weight"].std * value.norm(dim=1, keepdim=True)
+        size = plan[f"{name}.weight"].std * value.square().sum(dim=1, keepdim=True).sqrt()
         return size * torch.randn(len(value), fan_out, generator=generator)
 
     stem = weigh("stem", torch.randn(seeds, WIDTH, generator=generator), WIDTH)
@@ -341,6 +340,68 @@ def test_shallow_convolutions_have_the_predicted_second_moments(code: str, order
 def test_kernels_of_one_know_no_padding_at_any_depth() -> None:
     deviation, name = worst(*measure_cnn(reference.chain(4), "pre", "conserve", kernel=1, draws=20, flips=20))
     assert deviation < 0.10, f"vertex {name}"
+
+
+def padded_chain(depth: int, *, image: int) -> float:
+    """Return the mean over positions of a chain's second moment, followed position by position.
+
+    The stem and every 3x3 weight multiply by what `conserve` gives them, one over the mean coverage, and lose what
+    the border takes: none of it by sampling.
+    """
+    ones = torch.ones(1, 1, 3, 3, dtype=torch.float64) / 9
+    profile = torch.ones(1, 1, image, image, dtype=torch.float64)
+    coverage = F.conv2d(profile, ones, padding=1).mean()
+    for _ in range(depth + 1):
+        profile = F.conv2d(profile, ones, padding=1) / coverage
+    return profile.mean().item()
+
+
+BEYOND = pytest.mark.xfail(
+    strict=True, reason="one coverage for all depths: the border darkens, so deeper layers lose less than it says"
+)
+
+
+@pytest.mark.parametrize(
+    ("image", "depth"),
+    [(32, 1), (32, 4), (16, 2), (8, 1)] + [pytest.param(*case, marks=BEYOND) for case in ((32, 8), (16, 4), (8, 4))],
+)
+def test_how_deep_the_mean_coverage_carries(image: int, depth: int) -> None:
+    graph = dag_cnn_graph(reference.chain(depth), image_size=image)
+    (predicted,) = [v.second_moment for v in plan_graph(graph).vertices if v.name == str(depth)]
+    assert padded_chain(depth, image=image) == pytest.approx(predicted, rel=0.10)
+
+
+def test_the_border_is_followed_as_real_convolutions_do() -> None:
+    _, measured = measure_cnn(reference.chain(4), "pre", "conserve", image=8, draws=8, flips=10)
+    assert measured["4"] == pytest.approx(padded_chain(4, image=8), rel=0.10)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "1",
+        pytest.param(
+            "2",
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="behind a ReLU and another convolution positions correlate; the pool is taken as of white noise",
+            ),
+        ),
+    ],
+)
+def test_pooled_readouts_have_the_predicted_second_moment(code: str) -> None:
+    plan = plan_graph(dag_cnn_graph(code, width=64, channels=16, classes=64, image_size=IMAGE))
+    measured = measure(
+        DagCNN(code, width=64, channels=16, classes=64),
+        plan,
+        lambda generator: torch.randn(1, 16, IMAGE, IMAGE, generator=generator),
+        code=code,
+        order="pre",
+        draws=8,
+        flips=8,
+    )
+    (predicted,) = [v.second_moment for v in plan.vertices if v.name == "output"]
+    assert measured["output"] == pytest.approx(predicted, rel=0.10)
 
 
 # Hand-made graphs

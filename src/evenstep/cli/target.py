@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,10 @@ def load_target(target: str) -> tuple[Any, Any]:
     make = getattr(module, name, None)
     if not callable(make):
         raise InputError(f"'{place}' has no function '{name}'; name one that returns (model, example_inputs)")
-    made = make()
+    try:
+        made = make()
+    except Exception as error:
+        raise _failed(target, error) from error
     if not isinstance(made, tuple) or len(made) != 2:
         raise InputError(f"'{target}' returned {type(made).__name__}; return (model, example_inputs)")
     return made
@@ -37,10 +41,26 @@ def _load(place: str, target: str) -> ModuleType:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.path.insert(0, str(path.resolve().parent))  # a script finds its neighbours, as under `python file.py`
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise _failed(target, error) from error
         return module
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
         raise InputError(f"cannot import '{place}' (from target '{target}'): {error}") from None
+    except Exception as error:
+        raise _failed(target, error) from error
+
+
+def _failed(target: str, error: Exception) -> InputError:
+    """Say in one line where the user's own code raised."""
+    if isinstance(error, SyntaxError):
+        file, line = error.filename or "", error.lineno
+    else:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        file, line = frame.filename, frame.lineno
+    said = " ".join(str(error).split())
+    return InputError(f"'{target}' raised {type(error).__name__} at {Path(file).name}:{line}: {said}; mend it there")

@@ -59,7 +59,7 @@ def param_groups(model: nn.Module, plan: Plan, *, lr: float | None = None, **opt
     base = plan.base if lr is None else lr
     if base is None:
         raise PlanError("the plan holds factors only; give the base's learning rate: plan.param_groups(model, lr=...)")
-    if not isinstance(base, int | float) or not math.isfinite(base) or base <= 0:
+    if isinstance(base, bool) or not isinstance(base, int | float) or not math.isfinite(base) or base <= 0:
         raise InputError(f"lr is {base!r}; give a finite number above 0")
     for reserved in ("params", "name"):
         if reserved in options:

@@ -41,6 +41,8 @@ def split_inputs(example_inputs: Any, extra: Mapping[str, Any] | None) -> tuple[
             f"example_inputs is {type(example_inputs).__name__}; give a tensor, a tuple of the module's arguments, or "
             "a mapping of its keyword arguments"
         )
+    if extra is not None and not isinstance(extra, Mapping):
+        raise InputError(f"example_kwargs is {type(extra).__name__}; give a mapping of the module's keyword arguments")
     kwargs |= extra or {}
     tensors = list(_tensors((args, kwargs)))
     if not tensors:

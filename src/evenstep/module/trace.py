@@ -162,6 +162,7 @@ class _Tracer:
         if inner is not None and "cond" not in str(node.target):  # autocast, no_grad, checkpoint: look inside
             return self._inline(inner, args)
         result = node.meta.get("val")
+        _require_fixed_size(node, result)
         call = Call(
             op_name(node.target),
             tuple(args),
@@ -338,6 +339,18 @@ def _until_weights(start: str, edges: Mapping[str, tuple[Edge, ...]], *, forward
                 if not edge.has_weight:
                     queue.append(edge.target if forward else edge.source)
     return seen
+
+
+def _require_fixed_size(node: fx.Node, result: Any) -> None:
+    """Refuse tensors whose size depends on the values of others, as `nonzero` and masks as indices give them."""
+    sizes = (size for value in flattened(result) if isinstance(value, torch.Tensor) for size in value.shape)
+    if any(isinstance(size, torch.SymInt) for size in sizes):
+        line = str(node.meta.get("stack_trace") or "").strip().splitlines()
+        where = f", at `{line[-1].strip()}`" if line else ""
+        raise TraceError(
+            f"operator '{op_name(node.target)}' in {_where(node)} gives a tensor whose size depends on the data{where}; "
+            "use torch.where or a mask as a factor there, or plan the parts on either side of it"
+        )
 
 
 def _shape(value: Any) -> Shape | None:

@@ -126,11 +126,15 @@ class _Sizing:
                 f"init is 'keep' but the size of '{name}' is not known; "
                 "'keep' reads a module's weights: plan a module, or choose another init"
             )
+        if not math.isfinite(measured):
+            raise InputError(
+                f"'{name}' is kept as it is but holds values that are not finite; load good ones, or draw it"
+            )
         return edge.fan_in * measured**2, "kept as it is"
 
     def _readout(self, head: Head, edge: Edge, read: float) -> tuple[float, str]:
         if self.init == "degree" and head.depth == 0:
-            degree = max(self.graph.in_degree(head.vertex), 1)
+            degree = max(self.graph.in_degree(_last_vertex(self.graph, edge)), 1)
             return 1.0 / (edge.fan_in * degree), f"mean-field readout, 1/fan_in over the root of in-degree {degree}"
         if self.init == "conserve":
             # The readout sees what a conserving network would show it: 1/fan_in where the last vertex carries one.
@@ -138,6 +142,14 @@ class _Sizing:
             if read > 0:
                 return unit / read / edge.fan_in, "mean-field readout, 1/fan_in over the last vertex's size"
         return 1.0 / edge.fan_in, "mean-field readout, 1/fan_in"
+
+
+def _last_vertex(graph: Graph, edge: Edge) -> str:
+    """Return the vertex a readout reads, seen through pools and activations, but not through a skip."""
+    at = edge.source
+    while len(graph.incoming[at]) == 1 and graph.incoming[at][0].op in ("activation", "average", "maximum"):
+        at = graph.incoming[at][0].source
+    return at
 
 
 def _unit_read(graph: Graph, head: Head, edge: Edge) -> float:

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from itertools import zip_longest
 from typing import Any, Protocol
 
 from evenstep.errors import EvenstepError, InputError, PlanError
 from evenstep.graph import Graph, Parameter, dag_cnn_graph, dag_mlp_graph
-from evenstep.graph.networks import Norm
+from evenstep.graph.networks import Norm, Order
 from evenstep.rules.baselines import Constant, Mup
 from evenstep.rules.initialisation import INITS, Init
 from evenstep.rules.network import OPTIMIZERS, Factor, Network, Optimizer, Rule
@@ -145,7 +146,7 @@ class Plan:
         """Read a plan written by `to_json`; anything else raises a `PlanError`."""
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise PlanError(
                 f"this is not a plan: its text is no JSON ({error}); write one with plan.to_json()"
             ) from None
@@ -175,11 +176,7 @@ class Plan:
             path_count=values["path_count"],
             sum_cubed_depth=values["sum_cubed_depth"],
         )
-        for p in plan.parameters:
-            for name in ("std", "lr_scale", "mean"):
-                value = getattr(p, name)
-                if not isinstance(value, int | float) or not math.isfinite(value) or (value < 0 and name != "mean"):
-                    raise ValueError(f"parameter '{p.name}' has {name} {value!r}")
+        _check_values(plan)
         return plan
 
     def _some(self) -> str:
@@ -252,14 +249,16 @@ def _planned(
 
 
 def chain_like(graph: Graph) -> Graph:
-    """Return the one-hidden-layer chain of the same kind: convolutional, normalised and activated as `graph` is."""
+    """Return the one-hidden-layer chain of the same kind: layers, order, norm and activation as in `graph`."""
     used = Counter(edge.activation for edge in graph.edges if edge.activation and edge.op != "recurrent")
     common = [name for name, _ in used.most_common() if not name.startswith("softmax")]
     activation = common[0] if common else "relu"
     norm: Norm = "batch" if any(edge.op in ("norm", "rms_norm") for edge in graph.edges) else "none"
+    behind = Counter(edge.activation_first for edge in graph.edges if edge.has_weight and edge.activation)
+    order: Order = "post" if norm == "none" and behind[False] > behind[True] else "pre"
     if graph.convolutions:
-        return dag_cnn_graph("2", width=BASE_WIDTH["cnn"], norm=norm, activation=activation)
-    return dag_mlp_graph("2", width=BASE_WIDTH["mlp"], norm=norm, activation=activation)
+        return dag_cnn_graph("2", width=BASE_WIDTH["cnn"], order=order, norm=norm, activation=activation)
+    return dag_mlp_graph("2", width=BASE_WIDTH["mlp"], order=order, norm=norm, activation=activation)
 
 
 def _chosen(rule: str | Rule) -> Rule:
@@ -365,6 +364,40 @@ class _Writer:
 
 def _say(factor: Factor) -> str:
     return f"{factor.name} {factor.value:.4g} ({factor.why})"
+
+
+def _check_values(plan: Plan) -> None:
+    """Raise a ValueError that names the first value of a plan read from text that no plan can hold."""
+    _require(isinstance(plan.rule, str), "rule", plan.rule)
+    _require(plan.init in INITS, "init", plan.init)
+    _require(plan.optimizer in OPTIMIZERS, "optimizer", plan.optimizer)
+    _require(plan.base is None or (_is_number(plan.base) and plan.base > 0), "base", plan.base)
+    _require(type(plan.path_count) is int and plan.path_count > 0, "path_count", plan.path_count)
+    _require(type(plan.sum_cubed_depth) is int and plan.sum_cubed_depth >= 0, "sum_cubed_depth", plan.sum_cubed_depth)
+    for factor in plan.factors:
+        _require(_is_number(factor.value) and factor.value > 0, f"factor '{factor.name}'", factor.value)
+    for vertex in plan.vertices:
+        sizes = _is_number(vertex.second_moment) and vertex.second_moment >= 0 and type(vertex.in_degree) is int
+        _require(sizes, f"vertex '{vertex.name}'", (vertex.in_degree, vertex.second_moment))
+    for p in plan.parameters:
+        for name in ("std", "lr_scale", "mean"):
+            value = getattr(p, name)
+            _require(_is_number(value) and (value >= 0 or name == "mean"), f"{name} of '{p.name}'", value)
+        _require(isinstance(p.kept, bool), f"kept of '{p.name}'", p.kept)
+    planned = [(p.name, p.shape) for p in plan.parameters]
+    declared = [(p.name, p.shape) for p in plan.graph.parameters if p.trainable]
+    if planned != declared:
+        odd = next(pair for pair in zip_longest(planned, declared) if pair[0] != pair[1])
+        raise ValueError(f"its parameters are not those of its graph: it has {odd[0]} where the graph has {odd[1]}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _require(holds: bool, name: str, value: object) -> None:
+    if not holds:
+        raise ValueError(f"{name} is {value!r}")
 
 
 def _listed(parameter: ParameterPlan) -> dict[str, Any]:

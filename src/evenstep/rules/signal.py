@@ -100,7 +100,8 @@ class _Fresh:
 
 def propagate(graph: Graph, size: Sizing) -> Signal:
     """Return the signal of every vertex of a live graph, asking `size` for the weights where they are needed."""
-    return _Pass(graph).run(size)
+    with np.errstate(over="ignore", invalid="ignore"):  # an overflow is an error of its own, at the vertex
+        return _Pass(graph).run(size)
 
 
 class _Pass:

@@ -40,8 +40,9 @@ def search_lr(
     """
     _check(data, epochs=epochs, batch_size=batch_size, seeds=seeds, start=start)
     example = data[0][: min(2, len(data[0]))]
-    graph = trace(make_model(), example)
+    graph = trace(_made(make_model, 0), example)
     found: dict[int, tuple[float, ...]] = {}
+    untrained: list[float] = []  # the loss before the first step, of every run
 
     def at(position: int) -> float:
         """Return the mean loss at `start` * 2^(position / 4), trained on first asking."""
@@ -53,9 +54,7 @@ def search_lr(
         return sum(found[position]) / seeds
 
     def one(rate: float, seed: int) -> float:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # modules draw their own weights from the global state
-            model = make_model()
+        model = _made(make_model, seed)
         planned = plan(graph, init=init, optimizer=optimizer, base=rate, base_graph=graph)
         steps = train_(
             model,
@@ -68,9 +67,11 @@ def search_lr(
             optimizer=optimizer,
             loss=loss,
         )
+        untrained.append(steps[0])
         return mean_loss(model, data, loss=loss) if math.isfinite(steps[-1]) else math.inf
 
-    lowest = _descend(at, 0)
+    # Far too large a rate may kill a network instead of blowing it up: finite losses, but worse than untrained.
+    lowest = _descend(at, 0, hopeless=lambda value: not value < 2 * untrained[0])
     for step in (2, 1):
         lowest = min((lowest - step, lowest, lowest + step), key=at)
     at(lowest - 1)
@@ -83,14 +84,27 @@ def search_lr(
     )
 
 
-def _descend(at: Callable[[int], float], position: int) -> int:
-    """Return the position of a minimum over octaves, both neighbours tried; diverged points count as uphill."""
-    octave = 4
-    while math.isinf(at(position)) and position > -_REACH * octave:
+def _made(make_model: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return a new module; modules draw their own weights from the global random state, which is put back."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make_model()
+
+
+def _descend(at: Callable[[int], float], position: int, *, hopeless: Callable[[float], bool]) -> int:
+    """Return the position of a minimum over octaves, both neighbours tried, walking down from hopeless rates first."""
+    octave, patience = 4, 0
+    while hopeless(at(position)) and position > -_REACH * octave:
         position -= octave
+        patience = 2  # just below them the ground is uneven: look further than the next octave
     for direction in (octave, -octave):
-        while abs(position + direction) <= _REACH * octave and at(position + direction) < at(position):
-            position += direction
+        ahead, misses = position + direction, 0
+        while misses <= patience and abs(ahead) <= _REACH * octave:
+            if at(ahead) < at(position):
+                position, misses = ahead, 0
+            else:
+                misses += 1
+            ahead += direction
     return position
 
 

@@ -1,0 +1,257 @@
+"""Check that bad input gets one sentence that names the thing, the value and the remedy."""
+
+import inspect
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import evenstep as es
+
+torch.set_num_threads(1)
+
+X = torch.zeros(2, 4)
+
+
+class Base(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+
+class BranchOnData(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x)
+        if x.sum() > 0:  # the culprit
+            x = 2 * x
+        return x
+
+
+class LoopOnData(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        while x.norm() > 1:  # the culprit
+            x = self.layer(x)
+        return x
+
+
+class NumberFromData(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        count = int(x.abs().max().item())
+        y: Tensor = self.layer(x)[:, : count if count > 0 else 1]  # the culprit
+        return y
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner = nn.Linear(4, 4), BranchOnData()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.inner(torch.relu(self.first(x)))
+        return y
+
+
+class SizeFromData(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)[x[:, 0] > 0]  # the culprit
+        return y
+
+
+class Constant(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ones(3)
+
+
+class ParametersOnly(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer.weight.sum()
+
+
+class Nothing(Base):
+    def forward(self, x: Tensor) -> None:
+        return None
+
+
+class Failing(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        raise RuntimeError("the pump is dry\nand so is the well")
+
+
+def culprit(kind: type[nn.Module]) -> tuple[str, int]:
+    """Return file and line of the statement marked in a class."""
+    lines, start = inspect.getsourcelines(kind)
+    offset = next(i for i, line in enumerate(lines) if "# the culprit" in line)
+    return Path(__file__).name, start + offset
+
+
+def message_of(error: type[es.EvenstepError], act: Callable[[], object]) -> str:
+    with pytest.raises(error) as caught:
+        act()
+    message = str(caught.value)
+    assert message.count("\n") == 0
+    assert "Traceback" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"), [(BranchOnData, BranchOnData), (LoopOnData, LoopOnData), (Nested, BranchOnData)]
+)
+def test_control_flow_that_depends_on_data_names_file_and_line(model: type[nn.Module], kind: type[nn.Module]) -> None:
+    message = message_of(es.TraceError, lambda: es.trace(model(), X))
+    file, line = culprit(kind)
+    for part in (model.__name__, "depends on the data", f"{file}:{line}", "torch.where"):
+        assert part in message
+
+
+def test_a_number_read_from_data_names_its_line() -> None:
+    message = message_of(es.TraceError, lambda: es.trace(NumberFromData(), X))
+    assert "depends on the data" in message
+    assert f"{Path(__file__).name}:" in message
+    assert "count" in message  # the line is quoted
+
+
+def test_a_size_that_depends_on_data_names_operator_module_and_line() -> None:
+    message = message_of(es.TraceError, lambda: es.trace(nn.Sequential(nn.ReLU(), SizeFromData()), X))
+    for part in ("aten.", "'1'", "SizeFromData", "size depends on the data", "self.layer(x)[x[:, 0] > 0]"):
+        assert part in message
+
+
+def test_a_failing_forward_is_quoted_with_its_line() -> None:
+    message = message_of(es.TraceError, lambda: es.trace(Failing(), X))
+    for part in ("Failing", "the pump is dry", Path(__file__).name, "(2, 4)"):
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("inputs", "parts"),
+    [
+        (torch.zeros(2, 5), ("(2, 5)", "torch.float32")),
+        ((X, X), ("positional", "(2, 4)")),
+        ({"nothing": X}, ("input",)),
+    ],
+)
+def test_example_inputs_that_do_not_fit(inputs: Any, parts: tuple[str, ...]) -> None:
+    message = message_of(es.TraceError, lambda: es.plan(nn.Linear(4, 4), inputs))
+    for part in ("Linear", "does not run on the example inputs", "give inputs as its forward takes them", *parts):
+        assert part in message
+
+
+def test_unexpected_keyword_inputs_are_named() -> None:
+    message = message_of(es.TraceError, lambda: es.plan(nn.Linear(4, 4), X, example_kwargs={"temperature": X}))
+    assert "temperature" in message
+    assert "list" in message_of(
+        es.InputError,
+        lambda: es.plan(nn.Linear(4, 4), X, example_kwargs=[X]),  # type: ignore[arg-type]
+    )
+
+
+def test_missing_example_inputs() -> None:
+    message = message_of(es.InputError, lambda: es.plan(nn.Linear(4, 4)))
+    assert "example_inputs is missing" in message
+    assert "torch.zeros(" in message
+
+
+@pytest.mark.parametrize("inputs", [(), [], {}, (3, None)])
+def test_example_inputs_without_a_tensor(inputs: Any) -> None:
+    assert "no tensor" in message_of(es.InputError, lambda: es.plan(nn.Linear(4, 4), inputs))
+
+
+@pytest.mark.parametrize(("inputs", "kind"), [("x", "str"), (3, "int"), (X.numpy(), "ndarray")])
+def test_example_inputs_of_another_type(inputs: Any, kind: str) -> None:
+    message = message_of(es.InputError, lambda: es.plan(nn.Linear(4, 4), inputs))
+    assert f"example_inputs is {kind}" in message
+    assert "give a tensor" in message
+
+
+def test_example_inputs_of_size_zero() -> None:
+    message = message_of(es.InputError, lambda: es.plan(nn.Linear(4, 4), torch.zeros(0, 4)))
+    for part in ("(0, 4)", "size zero", "at least 1"):
+        assert part in message
+    nested = {"input": torch.zeros(2, 0)}
+    assert "(2, 0)" in message_of(es.InputError, lambda: es.plan(nn.Linear(4, 4), nested))
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_a_parameter_of_size_zero_is_named() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 0))
+    message = message_of(es.TraceError, lambda: es.plan(model, X))
+    for part in ("'1.weight'", "(0, 3)", "size zero", "remove it"):
+        assert part in message
+
+
+def test_a_lazy_parameter_is_named() -> None:
+    model = nn.Sequential(nn.LazyLinear(3))
+    message = message_of(es.TraceError, lambda: es.plan(model, X))
+    for part in ("'0.weight'", "lazy", "forward"):
+        assert part in message
+    model(X)
+    assert {p.name for p in es.plan(model, X).parameters} == {"0.weight", "0.bias"}
+
+
+@pytest.mark.parametrize("model", [Constant, ParametersOnly, Nothing])
+def test_outputs_that_do_not_depend_on_inputs(model: type[nn.Module]) -> None:
+    message = message_of(es.TraceError, lambda: es.plan(model(), X))
+    for part in ("no output", model.__name__, "depends on its inputs", "return a tensor"):
+        assert part in message
+
+
+def test_a_module_that_returns_its_input_is_no_graph() -> None:
+    assert "two vertices" in message_of(es.GraphError, lambda: es.plan(nn.Identity(), X))
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"), [(None, "NoneType"), (nn.Linear, "type"), (torch.relu, "builtin"), ({}, "dict")]
+)
+def test_not_a_module(model: Any, kind: str) -> None:
+    message = message_of(es.InputError, lambda: es.plan(model, X))
+    assert f"the model is {kind}" in message
+    assert "torch.nn.Module" in message
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "remedies"),
+    [
+        ("rule", "best", ("weighted", "paths", "constant", "mup")),
+        ("init", "xavier", ("conserve", "degree", "he", "keep")),
+        ("optimizer", "lion", ("sgd", "momentum", "adam")),
+        ("on_unknown", "warn", ("raise", "identity")),
+        ("base", -0.1, ("above 0",)),
+        ("base", math.nan, ("above 0",)),
+        ("base", "0.1", ("learning rate",)),
+    ],
+)
+def test_wrong_options_name_the_value_and_the_choices(option: str, value: Any, remedies: tuple[str, ...]) -> None:
+    message = message_of(es.InputError, lambda: es.plan(nn.Linear(4, 4), X, **{option: value}))
+    for part in (option, str(value), *remedies):
+        assert part in message
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_kept_weights_that_are_not_finite_are_named(value: float) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    with torch.no_grad():
+        next(model.parameters()).fill_(value)
+    assert "'0.weight'" in message_of(es.InputError, lambda: es.plan(model, X, init="keep"))
+    planned = es.plan(model, X)  # drawn anew: what was there does not matter
+    assert math.isfinite(planned["0.weight"].std)
+    model[0].requires_grad_(False)
+    assert "not finite" in message_of(es.InputError, lambda: es.plan(model, X))
+
+
+def test_damaged_and_foreign_plan_files_are_refused() -> None:
+    text = es.plan(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), X).to_json()
+    for damaged in ("", "not json", text[:-40], "[]", "{}", '{"format": "other/1"}', "null"):
+        message = message_of(es.PlanError, partial(es.Plan.from_json, damaged))
+        assert "plan.to_json()" in message
+    for key in ("parameters", "graph", "rule", "factors"):
+        broken = text.replace(f'"{key}"', '"elsewhere"', 1)
+        assert "damaged" in message_of(es.PlanError, partial(es.Plan.from_json, broken))
+    for value in ("NaN", "-1.0", '"large"', "null"):
+        broken = text.replace('"std": 0.5', f'"std": {value}', 1)
+        assert broken != text
+        assert "0.weight" in message_of(es.PlanError, partial(es.Plan.from_json, broken))

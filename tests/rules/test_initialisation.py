@@ -1,0 +1,226 @@
+"""Check the initialisations against the paper's formula, closed forms and small sums by hand."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.errors import InputError
+from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_mlp_graph
+from evenstep.graph.networks import Order
+from evenstep.rules import Init, Initialisation, initialise, plan_graph
+from evenstep.rules.activations import gain
+from tests import reference
+from tests.strategies import INITS, ORDERS, dag_codes, inits, orders
+
+WIDTH, INPUTS = 48, 20
+
+
+def initialised(code: str, order: Order, init: Init) -> Initialisation:
+    return initialise(dag_mlp_graph(code, width=WIDTH, inputs=INPUTS, order=order), init)
+
+
+def second_moments(found: Initialisation) -> dict[str, float]:
+    return {name: signal.second_moment for name, signal in found.signal.vertices.items()}
+
+
+# The paper's formula
+
+
+@settings(deadline=None)
+@given(dag_codes(), orders)
+def test_degree_is_the_paper_s_formula(code: str, order: Order) -> None:
+    expected = reference.paper_std(code, order=order, width=WIDTH, inputs=INPUTS)
+    # The numerical gain of the ReLU stands in for the 2.
+    assert dict(initialised(code, order, "degree").std) == pytest.approx(expected, rel=1e-6)
+
+
+def test_degree_of_every_live_four_vertex_code() -> None:
+    checked = 0
+    for code in reference.dag_codes(4):
+        if reference.dag_depths(code):
+            for order in ORDERS:
+                expected = reference.paper_std(code, order=order, width=WIDTH, inputs=INPUTS)
+                assert dict(initialised(code, order, "degree").std) == pytest.approx(expected, rel=1e-6), code
+            checked += 1
+    assert checked > 500
+
+
+@given(dag_codes(), st.sampled_from(("gelu", "tanh", "leaky_relu:0.2")))
+def test_degree_undoes_another_activation_s_own_gain(code: str, activation: str) -> None:
+    relu = initialise(dag_mlp_graph(code, width=WIDTH, inputs=INPUTS), "degree").std
+    other = initialise(dag_mlp_graph(code, width=WIDTH, inputs=INPUTS, activation=activation), "degree").std
+    for name in relu:
+        factor = math.sqrt(0.5 / gain(activation)) if name.startswith("edges") else 1.0
+        assert other[name] == pytest.approx(factor * relu[name], rel=1e-6)
+
+
+@settings(deadline=None)
+@given(dag_codes(), orders)
+def test_he_is_two_over_fan_in_and_a_mean_field_readout(code: str, order: Order) -> None:
+    for name, std in initialised(code, order, "he").std.items():
+        if name == "readout.weight":
+            assert std == pytest.approx(1 / WIDTH)
+        else:
+            assert std == pytest.approx(math.sqrt(2 / (INPUTS if name == "stem.weight" else WIDTH)))
+
+
+def test_fan_in_counts_the_taps_of_a_kernel() -> None:
+    found = initialise(dag_cnn_graph("2", width=8, channels=3, kernel_size=5), "he").std
+    assert found["stem.weight"] == pytest.approx(math.sqrt(2 / (3 * 25)))
+    assert found["edges.0_1.weight"] == pytest.approx(math.sqrt(2 / (8 * 25)))
+    assert found["readout.weight"] == pytest.approx(1 / 8)
+
+
+# Conserve
+
+
+@settings(deadline=None)
+@given(dag_codes(digits="02"))
+def test_conserve_is_the_paper_s_formula_where_all_edges_are_weights_of_order_pre(code: str) -> None:
+    code = code.replace("1", "2")
+    found = initialised(code, "pre", "conserve")
+    expected = reference.paper_std(code, order="pre", width=WIDTH, inputs=INPUTS)
+    assert dict(found.std) == pytest.approx(expected, rel=1e-5)
+
+
+@settings(deadline=None)
+@given(dag_codes(digits="02"))
+def test_conserve_of_order_post_accounts_for_the_means_of_rectified_sums(code: str) -> None:
+    """Solve d v / 2 + d (d - 1) v / (2 pi) = 1: d rectified fields of variance v, each pair correlated by its means."""
+    code = code.replace("1", "2")
+    found = initialised(code, "post", "conserve")
+    degrees = reference.live_in_degrees(code)
+
+    def variance(degree: int) -> float:
+        return 1.0 / (degree / 2 + degree * (degree - 1) / (2 * math.pi))
+
+    expected = {
+        f"edges.{source}_{target}.weight": math.sqrt(variance(degrees[target]) / WIDTH)
+        for source, target, _ in reference.live_edges(code)
+    }
+    expected["stem.weight"] = math.sqrt(2.0 / INPUTS)
+    expected["readout.weight"] = 1.0 / WIDTH
+    assert dict(found.std) == pytest.approx(expected, rel=1e-5)
+
+
+@settings(deadline=None)
+@given(dag_codes(), orders)
+def test_conserve_gives_one_wherever_no_skip_ends_and_never_less(code: str, order: Order) -> None:
+    moments = second_moments(initialised(code, order, "conserve"))
+    skipped = {target for _, target, op in reference.live_edges(code) if op == "skip"}
+    for vertex in reference.live_in_degrees(code):
+        if vertex in skipped:
+            assert moments[str(vertex)] >= 1.0 - 1e-6
+        else:
+            assert moments[str(vertex)] == pytest.approx(1.0, rel=1e-6)
+
+
+def test_conserve_adds_a_weight_s_part_by_number_to_what_skips_bring() -> None:
+    # Vertex 2: a skip brings 1, the weight beside it gets half.
+    moments = second_moments(initialised("2_12_012_0012", "pre", "conserve"))
+    # Vertex 3's skip comes from vertex 1, which carries 1; vertex 4's from vertex 2, which carries 1.5.
+    assert [moments[vertex] for vertex in "01234"] == pytest.approx([1.0, 1.0, 1.5, 1.5, 2.0], rel=1e-6)
+
+
+@settings(deadline=None)
+@given(dag_codes(max_vertices=5), orders)
+def test_conserve_s_readout_shows_what_a_unit_vertex_would(code: str, order: Order) -> None:
+    # Half of one behind the last ReLU of order pre, one in order post, over the mean-field width.
+    output = second_moments(initialised(code, order, "conserve"))["output"]
+    assert output == pytest.approx((0.5 if order == "pre" else 1.0) / WIDTH, rel=1e-5)
+
+
+# Tied, frozen, kept
+
+
+def tied(**changes: object) -> Graph:
+    """Return x -stem-> a -W-> b -W-> c -readout-> y with a skip from a to c: W meets in-degrees 1 and 2."""
+    shared = Parameter("w", "weight", (8, 8), fan_in=8, fan_out=8)
+    relu = {"fan_in": 8, "fan_out": 8, "depth": 1, "activation": "relu"}
+    return Graph.build(
+        map(Vertex, "xabcy"),
+        [
+            Edge("x", "a", "weight", ("stem",), fan_in=4, fan_out=8),
+            Edge("a", "b", "weight", ("w",), **relu),  # type: ignore[arg-type]
+            Edge("b", "c", "weight", ("w",), **relu),  # type: ignore[arg-type]
+            Edge("a", "c", "identity"),
+            Edge("c", "y", "weight", ("out",), **{**relu, "fan_out": 2}),  # type: ignore[arg-type]
+        ],
+        inputs="x",
+        outputs="y",
+        parameters=[
+            Parameter("stem", "weight", (8, 4), fan_in=4, fan_out=8),
+            replace(shared, **changes),  # type: ignore[arg-type]
+            Parameter("out", "weight", (2, 8), fan_in=8, fan_out=2),
+        ],
+    )
+
+
+def test_a_tied_weight_gets_the_smallest_size_its_uses_ask_for() -> None:
+    found = initialise(tied(), "degree")
+    assert found.std["w"] == pytest.approx(math.sqrt(2 / (2 * 8)), rel=1e-6)
+    assert "tied" in found.why["w"]
+    assert "2 uses" in found.why["w"]
+    # b: half of what a carries; c: a's one and half of b's.
+    moments = second_moments(found)
+    assert moments["b"] == pytest.approx(0.5, rel=1e-6)
+    assert moments["c"] == pytest.approx(1.25, rel=1e-6)
+
+
+def test_a_tied_weight_whose_uses_agree_keeps_what_they_ask_for() -> None:
+    found = initialise(tied(), "he")
+    assert found.std["w"] == pytest.approx(0.5)
+    moments = second_moments(found)
+    assert (moments["a"], moments["b"]) == pytest.approx((2.0, 2.0))
+    assert moments["c"] == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_a_frozen_weight_keeps_its_size_whatever_the_initialisation(init: Init) -> None:
+    graph = tied(trainable=False, measured=0.25)
+    found = initialise(graph, init)
+    assert found.std["w"] == pytest.approx(0.25)
+    stem = second_moments(found)["a"]
+    assert second_moments(found)["b"] == pytest.approx(8 * 0.25**2 * stem / 2, rel=1e-6)
+    assert "w" not in {parameter.name for parameter in plan_graph(graph, init=init).parameters}
+
+
+def test_keep_reads_the_sizes_the_module_has() -> None:
+    graph = dag_mlp_graph("2_12", width=WIDTH, inputs=INPUTS)
+    sizes = {"stem.weight": 0.3, "edges.0_1.weight": 0.1, "edges.1_2.weight": 0.2, "readout.weight": 0.05}
+    parameters = [replace(p, measured=sizes.get(p.name)) for p in graph.parameters]
+    kept = Graph(graph.vertices, graph.edges, graph.inputs, graph.outputs, tuple(parameters))
+    found = initialise(kept, "keep")
+    assert dict(found.std) == pytest.approx(sizes)
+    moments = second_moments(found)
+    zero = INPUTS * 0.3**2
+    one = WIDTH * 0.1**2 * zero / 2
+    two = zero + WIDTH * 0.2**2 * one / 2
+    assert [moments[v] for v in "012"] == pytest.approx([zero, one, two], rel=1e-6)
+    assert moments["output"] == pytest.approx(WIDTH * 0.05**2 * two / 2, rel=1e-6)
+    plan = plan_graph(kept, init="keep")
+    assert all(parameter.kept for parameter in plan.parameters)
+
+
+def test_keep_needs_measured_sizes() -> None:
+    with pytest.raises(InputError, match=r"'keep' but the size of 'stem.weight' is not known"):
+        initialise(dag_mlp_graph("2"), "keep")
+
+
+@pytest.mark.parametrize("init", ["Degree", "xavier", ""])
+def test_an_unknown_initialisation_is_named(init: str) -> None:
+    with pytest.raises(InputError, match=f"init is '{init}'; choose one of conserve, degree, he, keep"):
+        initialise(dag_mlp_graph("2"), init)  # type: ignore[arg-type]
+
+
+@given(dag_codes(max_vertices=5), orders, inits)
+@settings(deadline=None)
+def test_every_weight_on_a_path_gets_a_positive_size_and_a_reason(code: str, order: Order, init: Init) -> None:
+    found = initialised(code, order, init)
+    weights = reference.paper_std(code, order=order, width=WIDTH, inputs=INPUTS)
+    assert set(found.std) == set(found.why) == set(weights)
+    assert all(std > 0 for std in found.std.values())
+    assert all(found.why.values())

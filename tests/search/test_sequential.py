@@ -1,0 +1,210 @@
+"""Check the base search against a fine grid trained by a loop of its own."""
+
+import math
+import statistics
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import evenstep as es
+from evenstep.data import digits
+from evenstep.graph import dag_mlp_graph
+from evenstep.search.result import chosen
+
+torch.set_num_threads(1)
+
+GRAPH = dag_mlp_graph("2", width=8, inputs=4)
+Data = tuple[Tensor, Tensor]
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+@cache
+def data() -> Data:
+    images, labels = digits().train
+    return images[:512], labels[:512]
+
+
+@cache
+def searched() -> es.LRSearch:
+    return es.search_lr(small, data(), seeds=3, batch_size=16)
+
+
+def brute_force(rates: list[float], seeds: int) -> list[float]:
+    """Train one epoch at every rate: weights by hand, plain SGD by hand; return mean losses over seeds.
+
+    A first layer of deviation 1/sqrt(fan_in), a readout of 1/fan_in, one rate for all: what the plan says of a base
+    that is its own base.
+    """
+    images, labels = data()
+    images = images.flatten(1)
+    losses = []
+    for rate in rates:
+        total = 0.0
+        for seed in range(100, 100 + seeds):
+            generator = torch.Generator().manual_seed(seed)
+            weights = [
+                torch.randn(32, 64, generator=generator) / math.sqrt(64),
+                torch.zeros(32),
+                torch.randn(10, 32, generator=generator) / 32,
+                torch.zeros(10),
+            ]
+            for start in range(0, 512, 16):
+                order = slice(start, start + 16)
+                for w in weights:
+                    w.requires_grad_(True)
+                hidden = F.relu(F.linear(images[order], weights[0], weights[1]))
+                loss = F.cross_entropy(F.linear(hidden, weights[2], weights[3]), labels[order])
+                gradients = torch.autograd.grad(loss, weights)
+                weights = [w.detach() - rate * g for w, g in zip(weights, gradients, strict=True)]
+            with torch.no_grad():
+                hidden = F.relu(F.linear(images, weights[0], weights[1]))
+                total += float(F.cross_entropy(F.linear(hidden, weights[2], weights[3]), labels))
+        losses.append(total / seeds if math.isfinite(total) else math.inf)
+    return losses
+
+
+def test_the_search_agrees_with_a_fine_grid() -> None:
+    found = searched()
+    rates = [found.best * 2 ** (step / 2) for step in range(-6, 7)]
+    losses = brute_force(rates, seeds=6)
+    truth = rates[min(range(len(rates)), key=losses.__getitem__)]
+    assert truth / 2 <= found.best <= truth * 2
+    # At the searched rate the hand-made training does nearly as well as at its own best.
+    assert losses[6] <= min(losses) + 0.1
+    assert found.status == "ok"
+
+
+def test_the_result_is_a_record_of_the_search() -> None:
+    found = searched()
+    assert list(found.grid) == sorted(found.grid)
+    assert len(found.grid) == len(found.losses)
+    assert {len(seeds) for seeds in found.losses} == {3}
+    assert found.best in found.grid
+    at = found.grid.index(found.best)
+    assert found.bracket == (found.grid[at - 1], found.grid[at + 1])
+    assert es.plan_graph(found.graph).parameters == es.plan(small(), data()[0][:2]).parameters
+    # Finer than an octave around the best, which is as good as the lowest but for one standard error.
+    assert found.bracket[1] / found.bracket[0] < 2
+    lowest = min(found.losses, key=statistics.fmean)
+    assert found.mean_losses[at] <= statistics.fmean(lowest) + statistics.stdev(lowest) / math.sqrt(3)
+
+
+def test_the_same_seeds_give_the_same_search_and_the_global_state_stays() -> None:
+    before = torch.random.get_rng_state()
+    again = es.search_lr(small, data(), seeds=3, batch_size=16)
+    assert again == searched()
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_progress_reports_every_point_once() -> None:
+    points: list[tuple[float, float]] = []
+
+    def progress(rate: float, loss: float) -> None:
+        points.append((rate, loss))
+
+    found = es.search_lr(small, data(), seeds=1, batch_size=64, progress=progress)
+    assert sorted(points) == list(zip(found.grid, found.mean_losses, strict=True))
+
+
+def test_a_start_far_off_is_walked_back_from() -> None:
+    """From rates at which training diverges, or crawls, to the same octave as from the middle."""
+    middle = es.search_lr(small, data(), seeds=1, batch_size=64)
+    for start in (1e4, 1e-3):
+        far = es.search_lr(small, data(), seeds=1, batch_size=64, start=start)
+        assert middle.best / 2.1 <= far.best <= middle.best * 2.1
+
+
+def test_a_quadratic_is_solved_at_the_rate_of_the_textbook() -> None:
+    """A linear model on whitened inputs, full batch: loss = |w - w*|^2, one step at rate 1/2 lands on the minimum."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.linalg.qr(torch.randn(64, 8, generator=generator)).Q * 8.0  # x^T x / n = 1
+    targets = inputs @ torch.randn(8, 1, generator=generator)
+
+    def model() -> nn.Module:
+        return nn.Linear(8, 1, bias=False)
+
+    found = es.search_lr(model, (inputs, targets), seeds=2, epochs=1, batch_size=64, start=0.3, loss=F.mse_loss)
+    assert found.best == pytest.approx(0.5, rel=0.2)
+
+
+def test_the_base_of_a_plan_is_the_searched_network() -> None:
+    found = searched()
+    planned = es.plan(small(), data()[0][:2], base=found)
+    assert planned.base == found.best
+    # Its own base: every factor is one.
+    assert planned.lr_scale == pytest.approx(1.0)
+    assert [p.lr_scale for p in planned.parameters] == pytest.approx([1.0] * 4)
+
+
+# Choosing from a finished grid
+
+
+def test_the_largest_rate_within_the_noise_of_the_smallest_loss_is_best() -> None:
+    grid = (0.1, 0.2, 0.4, 0.8)
+    losses = ((2.0, 2.0), (1.0, 1.2), (1.1, 1.15), (3.0, math.inf))
+    found = chosen(grid, losses, GRAPH)
+    # The mean at 0.2 is 1.1 with a standard error of 0.1; 1.125 at 0.4 is within it.
+    assert (found.best, found.status) == (0.4, "ok")
+    assert found.bracket == (0.2, 0.8)
+    assert found.mean_losses[-1] == math.inf
+
+
+@pytest.mark.parametrize(("losses", "best"), [((1.0, 2.0, 3.0), 0.1), ((3.0, 2.0, 1.0), 0.4)])
+def test_a_best_at_the_edge_says_so(losses: tuple[float, ...], best: float) -> None:
+    found = chosen((0.1, 0.2, 0.4), tuple((loss,) for loss in losses), GRAPH)
+    assert (found.best, found.status) == (best, "best_at_edge")
+
+
+def test_when_all_diverge_there_is_no_best_and_no_plan() -> None:
+    found = chosen((0.1, 0.2), ((math.inf,), (math.inf,)), GRAPH)
+    assert found.status == "all_diverged"
+    assert math.isnan(found.best)
+    with pytest.raises(es.InputError, match="base learning rate is nan"):
+        es.plan_graph(GRAPH, base=found)
+
+
+def test_a_network_that_always_diverges_is_reported() -> None:
+    images, labels = data()
+    found = es.search_lr(small, (images[:32] * math.nan, labels[:32]), seeds=1, batch_size=32, start=1.0)
+    assert found.status == "all_diverged"
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        None,
+        torch.zeros(3, 64),
+        (torch.zeros(3, 64),),
+        (torch.zeros(3, 64), torch.zeros(2, dtype=torch.long)),
+        (torch.zeros(0, 64), torch.zeros(0, dtype=torch.long)),
+    ],
+)
+def test_data_that_is_no_pair_is_refused(bad: Any) -> None:
+    with pytest.raises(es.InputError, match=r"\(inputs, targets\)"):
+        es.search_lr(small, bad)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("epochs", 0), ("batch_size", -1), ("seeds", 1.5), ("start", 0.0), ("start", math.nan), ("optimizer", "lion")],
+)
+def test_wrong_options_are_named(option: str, value: Any) -> None:
+    with pytest.raises(es.InputError, match=option):
+        es.search_lr(small, data(), **{option: value})
+
+
+def test_a_model_that_does_not_fit_the_data_is_refused() -> None:
+    make: Callable[[], nn.Module] = lambda: nn.Linear(5, 10)  # noqa: E731
+    with pytest.raises(es.TraceError, match="does not run on the example inputs"):
+        es.search_lr(make, (torch.zeros(8, 64), torch.zeros(8, dtype=torch.long)))
