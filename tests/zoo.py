@@ -236,9 +236,7 @@ def conv1d() -> Made:
 
 def conv3d() -> Made:
     layers = (nn.Conv3d(1, 4, 3, padding=1), nn.BatchNorm3d(4), nn.ELU(), nn.MaxPool3d(2), nn.Conv3d(4, 8, 3))
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(8, 4)), (
-        normal(2, 1, 8, 8, 8),
-    )
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(8, 4)), (normal(2, 1, 8, 8, 8),)
 
 
 def instance_norm() -> Made:
@@ -252,9 +250,7 @@ def instance_norm() -> Made:
 def group_norm() -> Made:
     first = (nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.SiLU())
     second = (nn.Conv2d(8, 8, 3, padding="same"), nn.GroupNorm(1, 8), nn.PReLU())
-    return nn.Sequential(*first, *second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)), (
-        normal(2, 3, 8, 8),
-    )
+    return nn.Sequential(*first, *second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)), (normal(2, 3, 8, 8),)
 
 
 # --- sequences ----------------------------------------------------------------------------------------
@@ -300,9 +296,7 @@ class Attention(nn.Module):
 
 
 def attention() -> Made:
-    return nn.Sequential(Attention(16, heads=4), Attention(16, heads=2), nn.Linear(16, 4)), (
-        normal(2, 6, 16),
-    )
+    return nn.Sequential(Attention(16, heads=4), Attention(16, heads=2), nn.Linear(16, 4)), (normal(2, 6, 16),)
 
 
 class Recurrent(nn.Module):
@@ -377,9 +371,7 @@ class HandRMSNorm(nn.Module):
 def rms_norm() -> Made:
     """Use the norm of torch and one written by hand, as language models have it."""
     first = (nn.Linear(8, 16), nn.RMSNorm(16), nn.ReLU())
-    return nn.Sequential(*first, nn.Linear(16, 16), HandRMSNorm(16), nn.ReLU(), nn.Linear(16, 4)), (
-        normal(2, 8),
-    )
+    return nn.Sequential(*first, nn.Linear(16, 16), HandRMSNorm(16), nn.ReLU(), nn.Linear(16, 4)), (normal(2, 8),)
 
 
 class MixerBlock(nn.Module):
@@ -624,9 +616,7 @@ ZOO: tuple[ZooEntry, ...] = (
             nasbench201,
         )
     ),
-    ZooEntry(
-        "keyword_input", keyword_input, kwargs=MappingProxyType({"condition": normal(2, 3), "scale": 0.5})
-    ),
+    ZooEntry("keyword_input", keyword_input, kwargs=MappingProxyType({"condition": normal(2, 3), "scale": 0.5})),
     *(
         ZooEntry(make.__name__, make, requires=("transformers",))
         for make in (hf_resnet, hf_convnext, hf_mobilenet_v2, hf_vit, hf_gpt2, hf_bert)

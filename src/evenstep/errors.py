@@ -19,3 +19,11 @@ class TraceError(EvenstepError):
 
 class PlanError(EvenstepError):
     """Report a plan that does not fit the model, or a plan file that cannot be read."""
+
+
+class StoreError(EvenstepError):
+    """Report a store of finished runs that cannot be read or written."""
+
+
+class SearchError(EvenstepError):
+    """Report a search that ended without an answer."""

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given
 
 from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_mlp_graph
 from evenstep.graph.contract import contracted
@@ -74,7 +74,6 @@ def fine_mlp(code: str, order: str) -> Graph:
     return fine.graph(fine.weight(active[last] if order == "pre" else field[last], "readout", WIDTH, CLASSES))
 
 
-@settings(deadline=None)
 @given(dag_codes(), orders)
 def test_no_path_changes_and_no_parameter_is_lost(code: str, order: Order) -> None:
     fine = fine_mlp(code, order)
@@ -89,7 +88,6 @@ def test_no_path_changes_and_no_parameter_is_lost(code: str, order: Order) -> No
     assert contracted(folded) == folded
 
 
-@settings(deadline=None)
 @given(dag_codes())
 def test_the_score_is_that_of_the_compact_form(code: str) -> None:
     # Under `he` no weight looks at its in-degree, so flattening nested skips may not move anything either.
@@ -99,7 +97,6 @@ def test_the_score_is_that_of_the_compact_form(code: str) -> None:
     assert found == pytest.approx(expected, rel=1e-9)
 
 
-@settings(deadline=None)
 @given(dag_codes(), orders)
 def test_the_output_has_the_size_it_has_in_the_compact_form(code: str, order: Order) -> None:
     # Whether a lone activation is folded before or behind is a matter of words: the function stays.
@@ -111,12 +108,13 @@ def test_the_output_has_the_size_it_has_in_the_compact_form(code: str, order: Or
         assert found == pytest.approx(expected, rel=1e-9)
 
 
-@settings(deadline=None)
-@given(dag_codes(digits="02"), inits)
-def test_sums_of_weights_get_the_plan_of_the_compact_form(code: str, init: Init) -> None:
+@given(dag_codes(digits="02"), orders, inits)
+def test_sums_of_weights_get_the_plan_of_the_compact_form(code: str, order: Order, init: Init) -> None:
     code = code.replace("1", "2")  # the strategy's way out of a dead code
-    folded = plan_graph(contracted(fine_mlp(code, "pre")), init=init)
-    compact = plan_graph(dag_mlp_graph(code, width=WIDTH, inputs=INPUTS), init=init)
+    # Without a sum nothing tells the orders apart: a chain is read as of order pre.
+    assume(order == "pre" or max(reference.live_in_degrees(code).values()) > 1)
+    folded = plan_graph(contracted(fine_mlp(code, order)), init=init)
+    compact = plan_graph(dag_mlp_graph(code, width=WIDTH, inputs=INPUTS, order=order), init=init)
     for parameter in compact.parameters:
         assert folded[parameter.name].std == pytest.approx(parameter.std, rel=1e-9), parameter.name
         assert folded[parameter.name].lr_scale == pytest.approx(parameter.lr_scale, rel=1e-9), parameter.name

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -86,7 +86,6 @@ def test_live_in_degrees_are_those_of_the_code(code: str) -> None:
         assert graph.live() == graph
 
 
-@settings(deadline=None)
 @given(dag_codes(max_vertices=6), orders, inits, st.data())
 def test_codes_of_one_dag_get_one_plan(code: str, order: Order, init: Init, data: st.DataObject) -> None:
     other, new = data.draw(isomorphic_code(code))
@@ -104,7 +103,6 @@ def test_codes_of_one_dag_get_one_plan(code: str, order: Order, init: Init, data
 
 
 @given(dag_codes(max_vertices=6), orders, st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_names_and_the_order_of_edges_change_no_plan(code: str, order: Order, random: Random) -> None:
     graph = dag_mlp_graph(code, width=16, inputs=8, order=order)
     names = [vertex.name for vertex in graph.vertices]

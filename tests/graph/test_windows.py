@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.graph.windows import average_share, tap_coverage
@@ -18,6 +18,7 @@ def axes(draw: st.DrawFn) -> tuple[int, int, int, int, int]:
     return draw(st.integers(least, least + 8)), kernel, draw(st.integers(1, 3)), padding, dilation
 
 
+@settings(deadline=None)
 @given(st.lists(axes(), min_size=1, max_size=2))
 def test_coverage_is_the_mean_of_a_convolution_of_ones(drawn: list[tuple[int, int, int, int, int]]) -> None:
     size, kernel, stride, padding, dilation = (list(column) for column in zip(*drawn, strict=True))
@@ -30,6 +31,7 @@ def test_coverage_is_the_mean_of_a_convolution_of_ones(drawn: list[tuple[int, in
     assert found == pytest.approx(expected, rel=1e-12)
 
 
+@settings(deadline=None)
 @given(
     st.tuples(st.integers(1, 7), st.integers(1, 7)),
     st.tuples(st.integers(1, 4), st.integers(1, 4)),

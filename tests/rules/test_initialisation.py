@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import InputError
@@ -29,7 +29,6 @@ def second_moments(found: Initialisation) -> dict[str, float]:
 # The paper's formula
 
 
-@settings(deadline=None)
 @given(dag_codes(), orders)
 def test_degree_is_the_paper_s_formula(code: str, order: Order) -> None:
     expected = reference.paper_std(code, order=order, width=WIDTH, inputs=INPUTS)
@@ -57,7 +56,6 @@ def test_degree_undoes_another_activation_s_own_gain(code: str, activation: str)
         assert other[name] == pytest.approx(factor * relu[name], rel=1e-6)
 
 
-@settings(deadline=None)
 @given(dag_codes(), orders)
 def test_he_is_two_over_fan_in_and_a_mean_field_readout(code: str, order: Order) -> None:
     for name, std in initialised(code, order, "he").std.items():
@@ -77,7 +75,6 @@ def test_fan_in_counts_the_taps_of_a_kernel() -> None:
 # Conserve
 
 
-@settings(deadline=None)
 @given(dag_codes(digits="02"))
 def test_conserve_is_the_paper_s_formula_where_all_edges_are_weights_of_order_pre(code: str) -> None:
     code = code.replace("1", "2")
@@ -86,7 +83,6 @@ def test_conserve_is_the_paper_s_formula_where_all_edges_are_weights_of_order_pr
     assert dict(found.std) == pytest.approx(expected, rel=1e-5)
 
 
-@settings(deadline=None)
 @given(dag_codes(digits="02"))
 def test_conserve_of_order_post_accounts_for_the_means_of_rectified_sums(code: str) -> None:
     """Solve d v / 2 + d (d - 1) v / (2 pi) = 1: d rectified fields of variance v, each pair correlated by its means."""
@@ -106,7 +102,6 @@ def test_conserve_of_order_post_accounts_for_the_means_of_rectified_sums(code: s
     assert dict(found.std) == pytest.approx(expected, rel=1e-5)
 
 
-@settings(deadline=None)
 @given(dag_codes(), orders)
 def test_conserve_gives_one_wherever_no_skip_ends_and_never_less(code: str, order: Order) -> None:
     moments = second_moments(initialised(code, order, "conserve"))
@@ -125,7 +120,6 @@ def test_conserve_adds_a_weight_s_part_by_number_to_what_skips_bring() -> None:
     assert [moments[vertex] for vertex in "01234"] == pytest.approx([1.0, 1.0, 1.5, 1.5, 2.0], rel=1e-6)
 
 
-@settings(deadline=None)
 @given(dag_codes(max_vertices=5), orders)
 def test_conserve_s_readout_shows_what_a_unit_vertex_would(code: str, order: Order) -> None:
     # Half of one behind the last ReLU of order pre, one in order post, over the mean-field width.
@@ -217,7 +211,6 @@ def test_an_unknown_initialisation_is_named(init: str) -> None:
 
 
 @given(dag_codes(max_vertices=5), orders, inits)
-@settings(deadline=None)
 def test_every_weight_on_a_path_gets_a_positive_size_and_a_reason(code: str, order: Order, init: Init) -> None:
     found = initialised(code, order, init)
     weights = reference.paper_std(code, order=order, width=WIDTH, inputs=INPUTS)

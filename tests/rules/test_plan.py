@@ -8,7 +8,7 @@ from decimal import Decimal, localcontext
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import InputError, PlanError
@@ -30,7 +30,6 @@ def factor(plan: Plan, name: str) -> float:
 # The paper's rule
 
 
-@settings(deadline=None)
 @given(dag_codes(), dag_codes(max_vertices=4), orders)
 def test_paths_is_the_root_of_the_ratio_of_cubed_depths(code: str, base: str, order: Order) -> None:
     plan = plan_graph(dag_mlp_graph(code, order=order), rule="paths", base_graph=dag_mlp_graph(base, order=order))
@@ -113,7 +112,6 @@ def test_weighted_equals_the_listed_fields_on_every_live_four_vertex_code(init: 
     assert checked > 500
 
 
-@settings(deadline=None)
 @given(dag_codes(), st.sampled_from(("he", "degree")), st.floats(0, 3), st.floats(0, 1))
 def test_weighted_equals_the_listed_fields_for_other_constants(code: str, init: Init, a: float, e: float) -> None:
     rule = Weighted(depth_offset=a, output_exponent=e)
@@ -121,7 +119,6 @@ def test_weighted_equals_the_listed_fields_for_other_constants(code: str, init: 
     assert found == pytest.approx(reference.weighted_score(code, init=init, a=a, e=e), rel=1e-5)
 
 
-@settings(deadline=None)
 @given(dag_codes(), st.sampled_from(("he", "degree")))
 def test_weighted_scales_by_the_root_of_the_ratio(code: str, init: Init) -> None:
     plan = plan_graph(dag_mlp_graph(code), init=init, base_graph=BASE)
@@ -156,7 +153,6 @@ def test_behind_a_norm_paths_count_by_their_share() -> None:
     assert after.depths == pytest.approx((1 / 3, 1 / 3, 1 / 3), rel=1e-5)
 
 
-@settings(deadline=None)
 @given(dag_codes(), inits, orders)
 def test_adam_takes_the_root_of_sgd_s_topology_factor(code: str, init: Init, order: Order) -> None:
     graph = dag_mlp_graph(code, order=order)
@@ -187,7 +183,6 @@ def test_the_base_trains_at_its_own_rate(base: Graph, rule: str, init: Init, opt
         assert [p.lr_scale for p in plan.parameters] == pytest.approx([1.0] * len(plan.parameters), rel=1e-9)
 
 
-@settings(deadline=None)
 @given(dag_codes(), orders, inits)
 def test_any_network_that_is_its_own_base_keeps_its_topology(code: str, order: Order, init: Init) -> None:
     graph = dag_mlp_graph(code, order=order)
@@ -267,7 +262,6 @@ def test_norms_train_at_the_network_s_own_rate(norm: Norm) -> None:
 # Parameters
 
 
-@settings(deadline=None)
 @given(dag_codes(), orders, inits, st.sampled_from(sorted(RULES)))
 def test_every_parameter_is_planned_exactly_once(code: str, order: Order, init: Init, rule: str) -> None:
     graph = dag_mlp_graph(code, order=order)
@@ -391,7 +385,6 @@ def test_a_count_of_three_hundred_digits_survives_exactly() -> None:
     assert json.loads(plan.to_json())["path_count"] == 2**1000
 
 
-@settings(deadline=None)
 @given(dag_codes(max_vertices=5), orders, inits, st.sampled_from(sorted(RULES)), st.sampled_from(OPTIMIZERS))
 def test_any_plan_survives_its_text(code: str, order: Order, init: Init, rule: str, optimizer: Optimizer) -> None:
     plan = plan_graph(dag_mlp_graph(code, order=order), rule=rule, init=init, optimizer=optimizer)

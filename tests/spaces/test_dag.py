@@ -118,9 +118,7 @@ def shake_(model: nn.Module, generator: torch.Generator) -> None:
         ("post", "none", "silu", False),
     ],
 )
-def test_mlp_equals_the_slow_evaluation(
-    code: str, order: str, norm: str, activation: str, bias: bool
-) -> None:
+def test_mlp_equals_the_slow_evaluation(code: str, order: str, norm: str, activation: str, bias: bool) -> None:
     generator = torch.Generator().manual_seed(1)
     model = DagMLP(
         code, width=5, inputs=12, classes=3, order=order, norm=norm, activation=activation, bias=bias
@@ -138,9 +136,7 @@ def test_mlp_equals_the_slow_evaluation(
 )
 def test_cnn_equals_the_slow_evaluation(code: str, order: str, norm: str, kernel_size: int) -> None:
     generator = torch.Generator().manual_seed(2)
-    model = DagCNN(
-        code, width=4, channels=2, classes=3, kernel_size=kernel_size, order=order, norm=norm
-    ).double()
+    model = DagCNN(code, width=4, channels=2, classes=3, kernel_size=kernel_size, order=order, norm=norm).double()
     shake_(model, generator)
     x = torch.randn(3, 2, 4, 5, generator=generator, dtype=torch.float64)
     expected = slow_forward(model, x, code=code, order=order, norm=norm)

@@ -150,9 +150,7 @@ def test_dead_convolutions_are_left_out_or_held_without_effect(code: str, dead: 
     full = NasBench201(code, channels=4, cells=1, stages=1, keep_dead=True)
     extra = {name for name, _ in full.named_parameters()} - {name for name, _ in lean.named_parameters()}
     assert extra == {
-        f"cells.0.edges.{edge}.{part}"
-        for edge in dead
-        for part in ("conv.weight", "norm.weight", "norm.bias")
+        f"cells.0.edges.{edge}.{part}" for edge in dead for part in ("conv.weight", "norm.weight", "norm.bias")
     }
     generator = torch.Generator().manual_seed(3)
     shake_(full, generator)

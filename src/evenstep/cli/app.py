@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from evenstep import __version__
 from evenstep.cli.demo import demo
 from evenstep.cli.plan import plan
 from evenstep.errors import EvenstepError
@@ -14,6 +16,7 @@ app = typer.Typer(
     name="evenstep",
     help="An initialisation and a learning rate for every parameter of any PyTorch module.",
     no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
 app.command()(plan)
@@ -21,8 +24,12 @@ app.command()(demo)
 
 
 @app.callback()
-def _evenstep() -> None:
-    pass
+def _evenstep(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
 
 
 def main() -> None:

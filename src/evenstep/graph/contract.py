@@ -13,16 +13,17 @@ from evenstep.graph.model import Edge, Graph
 def contracted(graph: Graph) -> Graph:
     """Return the graph with nested sums flattened and activations folded into the weights beside them.
 
-    An activation that only weights read joins each of them (order pre); what is left joins the weight before it
-    (order post).
+    An activation that only weights read joins each of them (order pre); what is left joins the weight before it (order
+    post). A network that sums activations and nowhere pre-activations is of order post throughout.
     """
     work = _Work.of(graph)
-    for vertex in graph.vertices:
-        work.fold_before(vertex.name)
-    for vertex in graph.vertices:
-        work.splice(vertex.name)
-    for vertex in graph.vertices:
-        work.fold_behind(vertex.name)
+    names = [vertex.name for vertex in graph.vertices]
+    for name in names:
+        work.splice(name)
+    folds = [work.fold_before, work.fold_behind]
+    for fold in reversed(folds) if work.sums_activations_only() else folds:
+        for name in names:
+            fold(name)
     kept = [vertex for vertex in graph.vertices if vertex.name in work.incoming]
     return Graph.build(
         kept,
@@ -65,6 +66,16 @@ class _Work:
     def drop(self, vertex: str) -> None:
         del self.incoming[vertex]
         del self.outgoing[vertex]
+
+    def sums_activations_only(self) -> bool:
+        """Say whether activations meet in sums, and weights without an activation behind them do not."""
+        met = {
+            edge.op
+            for name in self.sums
+            if len(self.incoming.get(name, ())) > 1
+            for edge in self.incoming[name].values()
+        }
+        return "activation" in met and "weight" not in met
 
     def _inner_sum(self, vertex: str) -> bool:
         return vertex in self.incoming and vertex in self.sums and vertex not in self.ends

@@ -74,6 +74,7 @@ _FUNCTIONS: dict[str, Callable[[Array, float], Array]] = {
 _TINY = 1e-3
 _DEFAULTS = {"leaky_relu": 0.01, "elu": 1.0, "celu": 1.0, "softplus": 1.0}
 _SPECIAL = ("glu", "softmax")  # of more than one entry
+_POSITIVE = frozenset({"sqrt", "rsqrt", "reciprocal", "log"})  # functions that are asked about positive numbers
 _HOMOGENEOUS = frozenset({"relu", "leaky_relu", "abs"})
 _NODES = 4001
 _SPAN = 9.0
@@ -125,7 +126,13 @@ def moments(activation: str, mean: float, variance: float) -> tuple[float, float
         unit_mean, unit_second = moments(activation, 0.0, 1.0)
         return unit_mean * math.sqrt(variance), unit_second * variance
     nodes, weights = _quadrature()
-    values = _FUNCTIONS[name](mean + math.sqrt(variance) * nodes, parameter)
+    if name in _POSITIVE and mean > 0.0:
+        # Sums of squares and their like: positive, so lognormal with this mean and variance in place of Gaussian.
+        spread = math.log1p(variance / mean**2)
+        inputs = mean * np.exp(math.sqrt(spread) * nodes - 0.5 * spread)
+    else:
+        inputs = mean + math.sqrt(variance) * nodes
+    values = _FUNCTIONS[name](inputs, parameter)
     return float(weights @ values), float(weights @ values**2)
 
 

@@ -112,12 +112,20 @@ class _Sizing:
         """
         gains, why = [], []
         for edge in junction.weights:
-            source = edge.activates_last
-            degree = max(self.graph.in_degree(edge.source), 1) if source else junction.in_degree
+            source = edge.activates_last or (edge.activation is None and self._sums_activations(edge.source))
+            degree = max(self.graph.in_degree(edge.source), 1) if source else 1
+            if not edge.activates_last:
+                degree *= junction.in_degree
             factor = 1.0 / activations.gain(edge.activation) if edge.op == "weight" and edge.activation else 1.0
             gains.append(factor / degree)
             why.append(f"{factor:.4g}/(d_in fan_in), {'source' if source else 'target'}'s in-degree {degree}")
         return gains, why
+
+    def _sums_activations(self, vertex: str) -> bool:
+        """Say whether a sum is one of activations and skips: no weight that lands there has been sized for it."""
+        incoming = self.graph.incoming[vertex]
+        bare = any(edge.has_weight and not edge.activates_last for edge in incoming)
+        return self.graph.merge[vertex] == "sum" and len(incoming) > 1 and not bare
 
     def _measured(self, edge: Edge, name: str) -> tuple[float, str]:
         measured = self.kept[name].measured
