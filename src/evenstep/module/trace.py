@@ -15,6 +15,15 @@ from evenstep.errors import EvenstepError, InputError, TraceError
 from evenstep.graph.contract import contracted
 from evenstep.graph.model import Edge, Graph, Parameter, Vertex
 from evenstep.module.exported import check_parameters, export, split_inputs
+from evenstep.module.nodes import (
+    attribute,
+    each_output,
+    module_path,
+    place_of,
+    require_fixed_size,
+    shape_of,
+    vertex_name,
+)
 from evenstep.module.ops import handler_of, op_name
 from evenstep.module.unwrap import own_name, unwrapped
 from evenstep.module.values import (
@@ -24,7 +33,6 @@ from evenstep.module.values import (
     Outcome,
     ParameterUse,
     ParameterValue,
-    Shape,
     Signal,
     flattened,
 )
@@ -114,7 +122,7 @@ class _Tracer:
         # Tensors that are neither parameters nor buffers: plain attributes, literals in the code.
         self.tensors |= {n: t for n, t in program.constants.items() if isinstance(t, torch.Tensor)}
         values: dict[str, Any] = {}
-        shapes = {n.name: _shape(n.meta.get("val")) for n in program.graph.nodes if n.op == "placeholder"}
+        shapes = {n.name: shape_of(n.meta.get("val")) for n in program.graph.nodes if n.op == "placeholder"}
         users = [s for s in signature.input_specs if s.kind == InputKind.USER_INPUT]
         count = sum(shapes.get(getattr(s.arg, "name", "")) is not None for s in users)
         for spec in signature.input_specs:
@@ -146,7 +154,7 @@ class _Tracer:
         """Give every node of a graph its value; return that of the output."""
         for node in module.graph.nodes:
             if node.op == "get_attr":
-                values[node.name] = _attribute(module, str(node.target))
+                values[node.name] = attribute(module, str(node.target))
             elif node.op == "call_function":
                 args = fx.node.map_arg(node.args, lambda n: values[n.name])
                 kwargs = fx.node.map_arg(node.kwargs, lambda n: values[n.name])
@@ -162,20 +170,20 @@ class _Tracer:
         if inner is not None and "cond" not in str(node.target):  # autocast, no_grad, checkpoint: look inside
             return self._inline(inner, args)
         result = node.meta.get("val")
-        _require_fixed_size(node, result)
+        require_fixed_size(node, result)
         call = Call(
             op_name(node.target),
             tuple(args),
             kwargs,
-            _shape(result if not isinstance(result, list | tuple) else next(iter(result), None)) or (),
-            _module_path(node),
+            shape_of(result if not isinstance(result, list | tuple) else next(iter(result), None)) or (),
+            module_path(node),
             self._rms,
         )
         if not call.signals():
             return self._offpath(call, result)
         kinds = {value.dtype for value in flattened(result) if isinstance(value, torch.Tensor)}
         if kinds == {torch.bool} or not kinds:
-            return _each_output(result, lambda shape: Constant(shape))
+            return each_output(result, lambda shape: Constant(shape))
         if not any(kind.is_floating_point or kind.is_complex for kind in kinds):
             outcome = Outcome((Incoming(call.signals()[0]),))  # whole numbers: token ids and their like
         else:
@@ -199,14 +207,14 @@ class _Tracer:
             raise
         except Exception as error:
             raise TraceError(
-                f"the handler of operator '{call.op}' in {_where(node)} failed with {type(error).__name__}: {error}; "
+                f"the handler of operator '{call.op}' in {place_of(node)} failed with {type(error).__name__}: {error}; "
                 f"replace it with evenstep.register_op('{call.op}', handler)"
             ) from error
 
     def _unknown(self, call: Call, node: fx.Node) -> Outcome:
         if self.on_unknown == "raise":
             raise TraceError(
-                f"operator '{call.op}' in {_where(node)} is not known; teach it with "
+                f"operator '{call.op}' in {place_of(node)} is not known; teach it with "
                 f"evenstep.register_op('{call.op}', handler), or pass on_unknown='identity' to let it through"
             )
         first, *others = call.signals()
@@ -224,9 +232,9 @@ class _Tracer:
         """Return what an operator makes of parameters and constants alone."""
         names = tuple(dict.fromkeys(name for value in call.parameters() for name in value.names))
         if names:
-            return _each_output(result, lambda shape: ParameterValue(names, shape))
+            return each_output(result, lambda shape: ParameterValue(names, shape))
         buffers = [v.buffer for v in call.args if isinstance(v, Constant) and v.buffer]
-        return _each_output(result, lambda shape: Constant(shape, buffer=buffers[0] if buffers else None))
+        return each_output(result, lambda shape: Constant(shape, buffer=buffers[0] if buffers else None))
 
     # Drawing
 
@@ -237,8 +245,8 @@ class _Tracer:
         first = outcome.incoming[0]
         if len(outcome.incoming) == 1 and first == Incoming(first.signal):
             sure = first.signal.probability
-            return _each_output(result, lambda shape: Signal(first.signal.vertex, shape, sure))
-        vertex = self.drawing.vertex(_vertex_name(node), outcome.merge)
+            return each_output(result, lambda shape: Signal(first.signal.vertex, shape, sure))
+        vertex = self.drawing.vertex(vertex_name(node), outcome.merge)
         for edge in outcome.incoming:
             if edge.op == "unknown":
                 self.drawing.operator_of[len(self.drawing.edges)] = op_name(node.target)
@@ -261,7 +269,7 @@ class _Tracer:
         if outcome.scale != 1.0:
             unscaled, vertex = vertex, self.drawing.vertex(vertex)
             self.drawing.edges.append(Edge(unscaled, vertex, "identity", amplitude=outcome.scale))
-        return _each_output(result, lambda shape: Signal(vertex, shape, outcome.probability))
+        return each_output(result, lambda shape: Signal(vertex, shape, outcome.probability))
 
     def graph(self, outputs: list[str]) -> Graph:
         """Return the finished graph, contracted, with every parameter of the module."""
@@ -339,62 +347,3 @@ def _until_weights(start: str, edges: Mapping[str, tuple[Edge, ...]], *, forward
                 if not edge.has_weight:
                     queue.append(edge.target if forward else edge.source)
     return seen
-
-
-def _require_fixed_size(node: fx.Node, result: Any) -> None:
-    """Refuse tensors whose size depends on the values of others, as `nonzero` and masks as indices give them."""
-    sizes = (size for value in flattened(result) if isinstance(value, torch.Tensor) for size in value.shape)
-    if any(isinstance(size, torch.SymInt) for size in sizes):
-        line = str(node.meta.get("stack_trace") or "").strip().splitlines()
-        where = f", at `{line[-1].strip()}`" if line else ""
-        raise TraceError(
-            f"operator '{op_name(node.target)}' in {_where(node)} gives a tensor whose size depends on the data{where}; "
-            "use torch.where or a mask as a factor there, or plan the parts on either side of it"
-        )
-
-
-def _shape(value: Any) -> Shape | None:
-    return tuple(int(size) for size in value.shape) if isinstance(value, torch.Tensor) else None
-
-
-def _each_output(result: Any, make: Any) -> Any:
-    """Return a value for every tensor an operator gives back, in the same nesting."""
-    if isinstance(result, list | tuple):
-        return type(result)(_each_output(item, make) for item in result)
-    shape = _shape(result)
-    return None if shape is None else make(shape)
-
-
-def _attribute(module: nn.Module, target: str) -> Any:
-    value: Any = module
-    for part in target.split("."):
-        value = getattr(value, part)
-    return Constant(tuple(value.shape)) if isinstance(value, torch.Tensor) else value
-
-
-def _module_path(node: fx.Node) -> str:
-    """Return the path of the innermost module that called the operator, '' for the traced module itself."""
-    stack = node.meta.get("nn_module_stack") or {}
-    entry = next(reversed(stack.values()), None) if stack else None
-    path = entry[0] if entry else ""
-    return str(path).removeprefix("L['self']").strip(".")
-
-
-def _module_class(node: fx.Node) -> str:
-    stack = node.meta.get("nn_module_stack") or {}
-    entry = next(reversed(stack.values()), None) if stack else None
-    return str(entry[1]) if entry else ""
-
-
-def _where(node: fx.Node) -> str:
-    path, kind = _module_path(node), _module_class(node).rpartition(".")[2]
-    return f"module '{path}' ({kind})" if path else f"the module itself ({kind})" if kind else "the module"
-
-
-def _vertex_name(node: fx.Node) -> str:
-    """Name a vertex after the layer that makes it, or after the module and the operator."""
-    path = _module_path(node)
-    short = op_name(node.target).split(".")[1] if "." in op_name(node.target) else str(node.target)
-    if path and _module_class(node).startswith("torch.nn.modules."):
-        return path
-    return f"{path}.{short}" if path else short

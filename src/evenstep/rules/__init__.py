@@ -5,11 +5,13 @@ from evenstep.rules.initialisation import INITS, Init, Initialisation, initialis
 from evenstep.rules.moments import PathMoments, path_moments
 from evenstep.rules.network import OPTIMIZERS, Factor, Network, Optimizer, Rule
 from evenstep.rules.paths import Paths
-from evenstep.rules.plan import RULES, BaseSearch, ParameterPlan, Plan, VertexPlan, chain_like, plan_graph
+from evenstep.rules.plan import ParameterPlan, Plan, VertexPlan
+from evenstep.rules.planning import BASE_WIDTH, RULES, BaseSearch, chain_like, plan_graph
 from evenstep.rules.signal import Signal, VertexSignal, propagate
 from evenstep.rules.weighted import Weighted
 
 __all__ = [
+    "BASE_WIDTH",
     "INITS",
     "OPTIMIZERS",
     "RULES",

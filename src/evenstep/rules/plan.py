@@ -1,44 +1,20 @@
-"""The plan: an initialisation and a learning rate for every trainable parameter, each with its reason."""
+"""The plan as a value: an initialisation and a learning rate for every trainable parameter, each with its reason."""
 
 from __future__ import annotations
 
-import gc
 import json
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Any
 
-from evenstep.errors import EvenstepError, InputError, PlanError
-from evenstep.graph import Graph, Parameter, dag_cnn_graph, dag_mlp_graph
-from evenstep.graph.networks import Norm, Order
-from evenstep.rules.baselines import Constant, Mup
-from evenstep.rules.initialisation import INITS, Init
-from evenstep.rules.network import OPTIMIZERS, Factor, Network, Optimizer, Rule
-from evenstep.rules.paths import Paths
-from evenstep.rules.roles import Place
-from evenstep.rules.weighted import Weighted
-from evenstep.rules.width import BaseShape, base_shape, kernel_taps, width_factor
+from evenstep.errors import EvenstepError, PlanError
+from evenstep.graph import Graph
+from evenstep.rules.initialisation import INITS
+from evenstep.rules.network import OPTIMIZERS, Factor
 
 FORMAT = "evenstep-plan/1"
-RULES: dict[str, Rule] = {rule.name: rule for rule in (Weighted(), Paths(), Constant(), Mup())}
-# Widths of the one-hidden-layer chain that stands behind a bare number: those our measurements were made at.
-BASE_WIDTH = {"mlp": 256, "cnn": 64}
-
-
-class BaseSearch(Protocol):
-    """What a plan needs of a search: the rate it found and the graph of the network it searched."""
-
-    @property
-    def best(self) -> float:
-        """The base's best learning rate."""
-
-    @property
-    def graph(self) -> Graph:
-        """The base network's graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,189 +157,6 @@ class Plan:
 
     def _some(self) -> str:
         return ", ".join(f"'{p.name}'" for p in self.parameters[:3])
-
-
-def plan_graph(
-    graph: Graph,
-    *,
-    rule: str | Rule = "weighted",
-    init: Init = "conserve",
-    optimizer: Optimizer = "sgd",
-    base: BaseSearch | float | None = None,
-    base_graph: Graph | None = None,
-) -> Plan:
-    """Return the plan of a graph, relative to a base.
-
-    `base` is a search, or the learning rate found on `base_graph` (left out: the one-hidden-layer chain of the same
-    kind, of `BASE_WIDTH` units and kernel 3), or left out for a plan that holds factors only.
-    """
-    chosen = _chosen(rule)
-    if init not in INITS:
-        raise InputError(f"init is '{init}'; choose one of {', '.join(INITS)}")
-    if optimizer not in OPTIMIZERS:
-        raise InputError(f"optimizer is '{optimizer}'; choose one of {', '.join(OPTIMIZERS)}")
-    rate, base_graph = _base(base, base_graph)
-    with _collector_paused():
-        return _planned(graph, chosen, init, optimizer, rate, base_graph)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Plan without the cycle collector, which would walk a large plan's many objects again and again for nothing."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _planned(
-    graph: Graph, chosen: Rule, init: Init, optimizer: Optimizer, rate: float | None, base_graph: Graph | None
-) -> Plan:
-    network = Network(graph, init)
-    own_init: Init = "conserve" if init == "keep" and base_graph is None else init
-    reference = Network(base_graph or chain_like(graph), own_init)
-    factors = chosen.factors(network, reference, optimizer)
-    shape = base_shape(reference) if chosen.layerwise else None
-    return Plan(
-        parameters=_parameters(network, factors, shape, optimizer),
-        rule=chosen.name,
-        base=rate,
-        graph=graph,
-        init=init,
-        optimizer=optimizer,
-        factors=factors,
-        vertices=tuple(
-            VertexPlan(
-                vertex.name,
-                network.live.in_degree(vertex.name),
-                network.initialisation.signal.vertices[vertex.name].second_moment,
-            )
-            for vertex in network.live.vertices
-        ),
-        path_count=network.moments.count,
-        sum_cubed_depth=network.moments.m3,
-    )
-
-
-def chain_like(graph: Graph) -> Graph:
-    """Return the one-hidden-layer chain of the same kind: layers, order, norm and activation as in `graph`."""
-    used = Counter(edge.activation for edge in graph.edges if edge.activation and edge.op != "recurrent")
-    common = [name for name, _ in used.most_common() if not name.startswith("softmax")]
-    activation = common[0] if common else "relu"
-    norm: Norm = "batch" if any(edge.op in ("norm", "rms_norm") for edge in graph.edges) else "none"
-    behind = Counter(edge.activation_first for edge in graph.edges if edge.has_weight and edge.activation)
-    order: Order = "post" if norm == "none" and behind[False] > behind[True] else "pre"
-    if graph.convolutions:
-        return dag_cnn_graph("2", width=BASE_WIDTH["cnn"], order=order, norm=norm, activation=activation)
-    return dag_mlp_graph("2", width=BASE_WIDTH["mlp"], order=order, norm=norm, activation=activation)
-
-
-def _chosen(rule: str | Rule) -> Rule:
-    if not isinstance(rule, str):
-        return rule
-    if rule not in RULES:
-        raise InputError(f"rule is '{rule}'; choose one of {', '.join(RULES)}")
-    return RULES[rule]
-
-
-def _base(base: BaseSearch | float | None, base_graph: Graph | None) -> tuple[float | None, Graph | None]:
-    if base is None:
-        return None, base_graph
-    if isinstance(base, int | float) and not isinstance(base, bool):
-        rate = float(base)
-    elif hasattr(base, "best") and hasattr(base, "graph"):
-        rate, base_graph = base.best, base_graph or base.graph
-    else:
-        raise InputError(f"base is {base!r}; give a search's result, a learning rate, or nothing")
-    if not math.isfinite(rate) or rate <= 0:
-        raise InputError(f"the base learning rate is {rate!r}; give a finite number above 0")
-    return rate, base_graph
-
-
-def _parameters(
-    network: Network, factors: tuple[Factor, ...], shape: BaseShape | None, optimizer: Optimizer
-) -> tuple[ParameterPlan, ...]:
-    """Return the plan of every trainable parameter, in the graph's order."""
-    writer = _Writer(network, factors, shape, optimizer)
-    return tuple(writer.plan(p) for p in network.graph.parameters if p.trainable)
-
-
-class _Writer:
-    """Write parameter plans; layers of equal shape share their factor, and equal reasons one text."""
-
-    def __init__(
-        self, network: Network, factors: tuple[Factor, ...], shape: BaseShape | None, optimizer: Optimizer
-    ) -> None:
-        self.network, self.shape, self.optimizer = network, shape, optimizer
-        self.scale = math.prod(factor.value for factor in factors)
-        self.said = " x ".join(_say(factor) for factor in factors)
-        self.std, self.why = network.initialisation.std, network.initialisation.why
-        self.keep = network.init == "keep"
-        self.edges = network.live.edges
-        self.roles = network.roles
-        self.edges_of = network.roles.edges_of
-        self.rates: dict[tuple[float, float, Place], tuple[float, str]] = {}
-        self.rate_of_edge: dict[int, tuple[float, str]] = {}
-        self.reasons: dict[tuple[str, str, str], str] = {}
-
-    def plan(self, parameter: Parameter) -> ParameterPlan:
-        """Return one parameter's plan."""
-        name, role = parameter.name, parameter.role
-        positions = self.edges_of.get(name)
-        mean, std, kept = 0.0, 0.0, False
-        if self.keep or role == "raw" or (role == "weight" and name not in self.std):
-            std, why, kept = parameter.measured or 0.0, "left as it is", True
-        elif role == "weight":
-            std, why = self.std[name], self.why[name]
-        elif role == "bias":
-            why = "starts at 0"
-        else:
-            mean, why = 1.0, "starts at 1"
-        scale, said = self._rate(parameter, positions)
-        note = "" if positions or role == "raw" else "on no path from input to output; "
-        if parameter.note and parameter.note != "bilinear":
-            note += f"{parameter.note}; "
-        key = (note, said, why)
-        reason = self.reasons.get(key)
-        if reason is None:
-            reason = self.reasons[key] = f"{note}lr: {said}; init: {why}"
-        return ParameterPlan(name, std, scale, reason, mean, kept, role, parameter.shape)
-
-    def _rate(self, parameter: Parameter, positions: tuple[int, ...] | None) -> tuple[float, str]:
-        """Return the factor of a parameter's rate: the smallest its uses ask for, where a tied weight has several."""
-        if self.shape is None or positions is None or parameter.role not in ("weight", "bias"):
-            return self.scale, self.said
-        if len(positions) == 1:
-            known = self.rate_of_edge.get(positions[0])
-            return known or self._rate_on(parameter, positions[0])
-        return min((self._rate_on(parameter, position) for position in positions), key=lambda rate: rate[0])
-
-    def _rate_on(self, parameter: Parameter, position: int) -> tuple[float, str]:
-        edge = self.edges[position]
-        place = self.roles.places.get(position)
-        if place is None or self.shape is None:  # no weight on this edge: a norm's gain or bias
-            return self.scale, self.said
-        weight = parameter
-        if parameter.role == "bias":  # a bias goes at its layer's pace
-            known = self.roles.parameters
-            weight = next((known[name] for name in edge.parameters if known[name].role == "weight"), parameter)
-        fans = weight if edge.op == "recurrent" else edge
-        taps = kernel_taps(weight)
-        key = (fans.fan_in / taps, fans.fan_out / taps, place)
-        found = self.rates.get(key)
-        if found is None:
-            factor = width_factor(*key, self.shape, self.optimizer)
-            found = self.rates[key] = (self.scale * factor.value, f"{self.said} x {_say(factor)}")
-        if edge.op != "recurrent":  # whose weights differ in what they read
-            self.rate_of_edge[position] = found
-        return found
-
-
-def _say(factor: Factor) -> str:
-    return f"{factor.name} {factor.value:.4g} ({factor.why})"
 
 
 def _check_values(plan: Plan) -> None:

@@ -1,0 +1,75 @@
+"""What a node of an exported graph says of itself: its place among the modules, its name, its outputs' shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from evenstep.errors import TraceError
+from evenstep.module.ops import op_name
+from evenstep.module.values import Constant, Shape, flattened
+
+
+def require_fixed_size(node: fx.Node, result: Any) -> None:
+    """Refuse tensors whose size depends on the values of others, as `nonzero` and masks as indices give them."""
+    sizes = (size for value in flattened(result) if isinstance(value, torch.Tensor) for size in value.shape)
+    if any(isinstance(size, torch.SymInt) for size in sizes):
+        line = str(node.meta.get("stack_trace") or "").strip().splitlines()
+        where = f", at `{line[-1].strip()}`" if line else ""
+        raise TraceError(
+            f"operator '{op_name(node.target)}' in {place_of(node)} gives a tensor whose size depends on the "
+            f"data{where}; use torch.where or a mask as a factor there, or plan the parts on either side of it"
+        )
+
+
+def shape_of(value: Any) -> Shape | None:
+    """Return a tensor's shape, None for anything else."""
+    return tuple(int(size) for size in value.shape) if isinstance(value, torch.Tensor) else None
+
+
+def each_output(result: Any, make: Any) -> Any:
+    """Return a value for every tensor an operator gives back, in the same nesting."""
+    if isinstance(result, list | tuple):
+        return type(result)(each_output(item, make) for item in result)
+    shape = shape_of(result)
+    return None if shape is None else make(shape)
+
+
+def attribute(module: nn.Module, target: str) -> Any:
+    """Return what a dotted name stands for in a module, tensors as constants."""
+    value: Any = module
+    for part in target.split("."):
+        value = getattr(value, part)
+    return Constant(tuple(value.shape)) if isinstance(value, torch.Tensor) else value
+
+
+def module_path(node: fx.Node) -> str:
+    """Return the path of the innermost module that called the operator, '' for the traced module itself."""
+    stack = node.meta.get("nn_module_stack") or {}
+    entry = next(reversed(stack.values()), None) if stack else None
+    path = entry[0] if entry else ""
+    return str(path).removeprefix("L['self']").strip(".")
+
+
+def module_class(node: fx.Node) -> str:
+    """Return the class of the innermost module that called the operator."""
+    stack = node.meta.get("nn_module_stack") or {}
+    entry = next(reversed(stack.values()), None) if stack else None
+    return str(entry[1]) if entry else ""
+
+
+def place_of(node: fx.Node) -> str:
+    """Say in words which module called the operator."""
+    path, kind = module_path(node), module_class(node).rpartition(".")[2]
+    return f"module '{path}' ({kind})" if path else f"the module itself ({kind})" if kind else "the module"
+
+
+def vertex_name(node: fx.Node) -> str:
+    """Name a vertex after the layer that makes it, or after the module and the operator."""
+    path = module_path(node)
+    short = op_name(node.target).split(".")[1] if "." in op_name(node.target) else str(node.target)
+    if path and module_class(node).startswith("torch.nn.modules."):
+        return path
+    return f"{path}.{short}" if path else short

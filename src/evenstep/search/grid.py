@@ -1,0 +1,73 @@
+"""Which learning rates to try: octaves first, then finer around the minimum, further where the best is at the edge.
+
+Rates stand on one lattice, `start * 2^(position / 4)`: a quarter octave a position. The strategy is a pure function
+from what is known to what is wanted next, so a search that resumes asks exactly what an undisturbed one would have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+OCTAVE = 4
+REACH = 30 * OCTAVE  # positions either side of the start after which a search gives up
+
+
+def rate_at(start: float, position: int) -> float:
+    """Return the learning rate at a position of the lattice.
+
+    >>> rate_at(0.1, 4)
+    0.2
+    """
+    return start * math.pow(2.0, position / OCTAVE)
+
+
+def first_positions(low: int, high: int) -> list[int]:
+    """Return one position an octave from `low` to `high`."""
+    return list(range(low, high + 1, OCTAVE))
+
+
+def wanted(found: Mapping[int, float], *, low: int, high: int) -> list[int]:
+    """Return the positions to try next, empty when the minimum is known to a quarter octave.
+
+    `found` maps positions to mean losses, infinite where copies diverged. The octaves from `low` to `high` come first;
+    while the smallest loss is at an end of the known octaves, two more are added there; then halves and quarters
+    beside the smallest.
+    """
+    missing = [p for p in first_positions(low, high) if p not in found]
+    if missing:
+        return missing
+    octaves = sorted(p for p in found if (p - low) % OCTAVE == 0)
+    best = min(octaves, key=lambda p: (found[p], p))
+    if math.isinf(found[best]):  # nothing trains yet: look lower
+        return _within([octaves[0] - OCTAVE, octaves[0] - 2 * OCTAVE])
+    if best == octaves[-1]:
+        return _within([best + OCTAVE, best + 2 * OCTAVE])
+    if best == octaves[0]:
+        return _within([best - OCTAVE, best - 2 * OCTAVE])
+    for step in (2, 1):
+        best = min(found, key=lambda p: (found[p], p))
+        missing = [p for p in (best - step, best + step) if p not in found]
+        if missing:
+            return missing
+    return []
+
+
+def _within(positions: list[int]) -> list[int]:
+    return [position for position in positions if abs(position) <= REACH]
+
+
+def parabola_minimum(found: Mapping[int, float]) -> float | None:
+    """Return the position of the minimum of a parabola through the best point and its neighbours, in log-log.
+
+    None where the neighbours are missing, diverged, or do not enclose a minimum.
+    """
+    best = min(found, key=lambda p: found[p])
+    values = [found.get(best + offset, math.inf) for offset in (-1, 0, 1)]
+    if not all(math.isfinite(value) and value > 0 for value in values):
+        return None
+    left, middle, right = map(math.log, values)
+    curvature = left - 2 * middle + right
+    if curvature <= 0:
+        return None
+    return best + 0.5 * (left - right) / curvature
