@@ -10,6 +10,8 @@ import typer
 from evenstep import __version__
 from evenstep.cli.demo import demo
 from evenstep.cli.plan import plan
+from evenstep.cli.runs import runs
+from evenstep.cli.search import search
 from evenstep.errors import EvenstepError
 
 app = typer.Typer(
@@ -20,7 +22,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(plan)
+app.command()(search)
 app.command()(demo)
+app.add_typer(runs)
 
 
 @app.callback()

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,20 +16,28 @@ from evenstep.errors import InputError
 
 def load_target(target: str) -> tuple[Any, Any]:
     """Call 'package.module:function' or 'file.py:function'; it returns (model, example_inputs)."""
-    place, colon, name = target.rpartition(":")
-    if not colon or not place or not name:
-        raise InputError(f"target '{target}' is not 'package.module:function' or 'file.py:function'")
-    module = _load(place, target)
-    make = getattr(module, name, None)
-    if not callable(make):
-        raise InputError(f"'{place}' has no function '{name}'; name one that returns (model, example_inputs)")
-    try:
-        made = make()
-    except Exception as error:
-        raise _failed(target, error) from error
+    made = load_function(target)()
     if not isinstance(made, tuple) or len(made) != 2:
         raise InputError(f"'{target}' returned {type(made).__name__}; return (model, example_inputs)")
     return made
+
+
+def load_function(target: str) -> Callable[[], Any]:
+    """Return the function that 'package.module:function' or 'file.py:function' names; what it raises is one line."""
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise InputError(f"target '{target}' is not 'package.module:function' or 'file.py:function'")
+    make = getattr(_load(place, target), name, None)
+    if not callable(make):
+        raise InputError(f"'{place}' has no function '{name}'; name one that can be called without arguments")
+
+    def called() -> Any:
+        try:
+            return make()
+        except Exception as error:
+            raise _failed(target, error) from error
+
+    return called
 
 
 def _load(place: str, target: str) -> ModuleType:
@@ -40,6 +49,7 @@ def _load(place: str, target: str) -> ModuleType:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
+        sys.modules.setdefault(path.stem, module)  # so that worker processes find its classes by name
         sys.path.insert(0, str(path.resolve().parent))  # a script finds its neighbours, as under `python file.py`
         try:
             spec.loader.exec_module(module)

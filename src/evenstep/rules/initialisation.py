@@ -19,6 +19,8 @@ from evenstep.rules.signal import Junction, Signal, behind_weight, propagate
 
 Init = Literal["conserve", "degree", "he", "keep"]
 INITS: tuple[str, ...] = get_args(Init)
+# What an activation behind a weight may read. ReLU needs 2, SiLU 2.4; at the upper end bounded ones are saturated.
+_VARIANCES = (1e-12, 8.0)
 # For each weight edge of a junction: fan_in * var(W), and why.
 Sized = tuple[list[float], list[str]]
 
@@ -201,24 +203,31 @@ def _conserve(junction: Junction) -> Sized:
     count = len(junction.weights)
     carried = junction.variance + junction.mean**2
     goal = max(1.0, carried + count / junction.in_degree)
+    variance: float | None = 1.0
     if any(edge.op == "recurrent" for edge in junction.weights):
-        variance = 1.0
+        pass
     elif not any(edge.activates_last for edge in junction.weights):
         variance = (goal - carried) / count
     else:
         variance = _solve(junction, goal)
-    if count == 1 and junction.in_degree == 1:
+    gains = [(variance or 1.0) / read if read > 0 else 1.0 for read in junction.reads]
+    if variance is None:
+        what = "a unit Gaussian into an activation that cannot conserve the second moment"
+    elif count == 1 and junction.in_degree == 1:
         what = "conserves the second moment"
     elif goal == 1.0:
         what = f"conserves the second moment over {junction.in_degree} summands"
     else:
         what = f"1/{junction.in_degree} of the second moment beside what skips bring"
-    gains = [variance / read if read > 0 else 1.0 for read in junction.reads]
     return gains, [what if read > 0 else "reads nothing: 1/fan_in" for read in junction.reads]
 
 
-def _solve(junction: Junction, goal: float) -> float:
-    """Find by bisection the common variance of matrix products that gives a sum of activations its second moment."""
+def _solve(junction: Junction, goal: float) -> float | None:
+    """Find by bisection the common variance of matrix products that gives a sum of activations its second moment.
+
+    None where no variance in reach does: bounded activations (tanh, sigmoid) stay below the goal however large their
+    weights, and those that do not vanish at zero (sigmoid, softplus) may exceed it however small.
+    """
     kinds: dict[tuple[str | None, bool], int] = {}
     edge_of = {}
     for edge in junction.weights:
@@ -234,9 +243,9 @@ def _solve(junction: Junction, goal: float) -> float:
             spread += count * (one_second - one_mean**2)
         return spread + mean**2
 
-    low, high = 1e-12, 1.0
-    while second_moment(high) < goal and high < 1e12:
-        high *= 4.0
+    low, high = _VARIANCES
+    if not second_moment(low) < goal <= second_moment(high):
+        return None
     for _ in range(100):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if second_moment(middle) < goal else (low, middle)

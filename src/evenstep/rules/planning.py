@@ -105,7 +105,8 @@ def _planned(
 
 def chain_like(graph: Graph) -> Graph:
     """Return the one-hidden-layer chain of the same kind: layers, order, norm and activation as in `graph`."""
-    used = Counter(edge.activation for edge in graph.edges if edge.activation and edge.op != "recurrent")
+    # Only what counts as depth: the squares and roots of a norm written out are no activations of the network.
+    used = Counter(edge.activation for edge in graph.edges if edge.activation and edge.depth and edge.op != "recurrent")
     common = [name for name, _ in used.most_common() if not name.startswith("softmax")]
     activation = common[0] if common else "relu"
     norm: Norm = "batch" if any(edge.op in ("norm", "rms_norm") for edge in graph.edges) else "none"

@@ -1,30 +1,29 @@
-"""Many copies of one network trained as one program: stacked parameters, a vector of learning rates, shared batches."""
+"""Copies of one network trained side by side: stacked as one program, or each on its own.
+
+A squad is a set of copies that take every step together, on one shared batch. `Fleet` stacks their parameters and lets
+`torch.func.vmap` run them as one network; `Singles` keeps plain modules, on a GPU spread over streams. Both use the
+same stacked optimisers and end in the same losses.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from evenstep.module import initialize_
-from evenstep.rules import Plan
+from evenstep.search.job import Copy, Data, Job
 from evenstep.search.recipe import Recipe
-from evenstep.search.steppers import stepper_for
+from evenstep.search.steppers import Stepper, stepper_for
 
-Data = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """Name one copy: its learning rate (the base's, before the plan's factors) and the seed of its weights."""
-
-    lr: float
-    seed: int
+Precision = Literal["float32", "tf32", "bfloat16"]
+_STREAMS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,47 +40,53 @@ class Outcome:
         return not math.isfinite(self.loss)
 
 
-class Fleet:
-    """K copies of a network as stacked tensors, stepped together."""
+class Squad(Protocol):
+    """Copies that step together."""
 
-    def __init__(
-        self,
-        make_model: Callable[[], nn.Module],
-        plan: Plan,
-        copies: Sequence[Copy],
-        recipe: Recipe,
-        device: torch.device,
-    ) -> None:
-        self.copies, self.recipe, self.device = tuple(copies), recipe, device
-        models = [made(make_model, plan, one.seed) for one in copies]
+    copies: list[Copy]
+    factor: Tensor
+
+    def step_(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Take one step with every copy on one batch; return their losses before it, [copies]."""
+
+    def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return every copy's loss on one batch, [copies], in evaluation mode."""
+
+    def state(self) -> list[Tensor]:
+        """Return every tensor that a step changes."""
+
+    def keep_(self, places: list[int]) -> None:
+        """Drop all copies but those at the given places."""
+
+
+class Fleet:
+    """Copies as stacked tensors [copies, ...], run as one network."""
+
+    def __init__(self, job: Job, copies: Sequence[Copy], device: torch.device) -> None:
+        self.copies, self.recipe = list(copies), job.recipe
+        models = [job.start(one.seed) for one in copies]
         self.skeleton = copy.deepcopy(models[0]).to("meta")
-        scales = {p.name: p.lr_scale for p in plan.parameters}
+        scales = {p.name: p.lr_scale for p in job.plan.parameters}
+        tables = [dict(model.named_parameters()) for model in models]
         self.names = [name for name, p in models[0].named_parameters() if p.requires_grad]
-        self.parameters = [_stacked([dict(m.named_parameters())[n] for m in models]).to(device) for n in self.names]
+        self.parameters = [_stacked([table[name] for table in tables], device) for name in self.names]
         self.fixed = {
-            name: _stacked([dict(m.named_parameters())[name] for m in models]).to(device)
+            name: _stacked([table[name] for table in tables], device)
             for name, p in models[0].named_parameters()
             if not p.requires_grad
         }
-        self.buffers = {
-            name: _stacked([dict(m.named_buffers())[name] for m in models]).to(device)
-            for name, _ in models[0].named_buffers()
-        }
-        rates = torch.tensor([one.lr for one in copies], dtype=torch.float32, device=device)
+        boxes = [dict(model.named_buffers()) for model in models]
+        self.buffers = {name: _stacked([box[name] for box in boxes], device) for name in boxes[0]}
+        rates = torch.tensor([one.lr for one in copies], dtype=self.parameters[0].dtype, device=device)
         self.rates = [
             (rates * scales[name]).reshape(-1, *[1] * (p.dim() - 1))
             for name, p in zip(self.names, self.parameters, strict=True)
         ]
-        self.factor = torch.ones((), device=device)
-        for parameter in self.parameters:
-            parameter.requires_grad_(True)
-        self.stepper = stepper_for(recipe, self.parameters)
-        self.dead = torch.zeros(len(copies), dtype=torch.bool, device=device)
+        self.factor = torch.ones((), dtype=rates.dtype, device=device)
+        self.stepper = stepper_for(job.recipe, self.parameters)
 
-    def losses(self, inputs: Tensor, targets: Tensor, *, training: bool) -> Tensor:
-        """Return every copy's loss on one batch, [copies]."""
-        self.skeleton.train(training)
-        values = dict(zip(self.names, self.parameters, strict=True)) | self.fixed
+    def _losses(self, inputs: Tensor, targets: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        values = dict(zip(self.names, parameters, strict=True)) | self.fixed
 
         def one(values: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
             return self.recipe.loss(functional_call(self.skeleton, (values, buffers), (inputs,)), targets)
@@ -90,51 +95,276 @@ class Fleet:
         return result
 
     def step_(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Take one step with every copy; return the losses before it, not finite once a copy has diverged."""
-        losses = self.losses(inputs, targets, training=True)
-        self.dead |= ~losses.detach().isfinite()
-        gradients = list(torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True))
-        given = [torch.zeros_like(p) if g is None else g for g, p in zip(gradients, self.parameters, strict=True)]
+        """Take one step; the gradient of the summed losses holds every copy's own."""
+        self.skeleton.train()
+        leaves = [parameter.detach().requires_grad_() for parameter in self.parameters]
+        losses = self._losses(inputs, targets, leaves)
+        gradients = _gradients(losses.sum(), leaves)
         with torch.no_grad():
-            rates = [rate * self.factor for rate in self.rates]
-            self.stepper.step_([p.detach() for p in self.parameters], given, rates)
-        return losses.detach().masked_fill(self.dead, math.inf)
+            self.stepper.step_(self.parameters, gradients, [rate * self.factor for rate in self.rates])
+        return losses.detach()
 
-    def final(self, data: Data, *, batch_size: int) -> Tensor:
-        """Return every copy's mean loss over a data set, [copies]."""
-        total = torch.zeros(len(self.copies), device=self.device, dtype=torch.float64)
+    def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return every copy's loss on one batch."""
+        self.skeleton.eval()
         with torch.no_grad():
-            for start in range(0, len(data[0]), batch_size):
-                part = slice(start, start + batch_size)
-                losses = self.losses(data[0][part], data[1][part], training=False)
-                total += losses.double() * len(data[0][part])
-        total /= len(data[0])
-        return total.masked_fill(self.dead | ~total.isfinite(), math.inf)
+            return self._losses(inputs, targets, self.parameters)
+
+    def state(self) -> list[Tensor]:
+        """Return every tensor that a step changes."""
+        return [*self.parameters, *self.buffers.values(), *self.stepper.state()]
+
+    def keep_(self, places: list[int]) -> None:
+        """Drop all copies but those at the given places."""
+        index = torch.tensor(places, device=self.factor.device)
+        self.copies = [self.copies[place] for place in places]
+        self.parameters = [p[index] for p in self.parameters]
+        self.rates = [rate[index] for rate in self.rates]
+        self.buffers = {name: b[index] for name, b in self.buffers.items()}
+        self.fixed = {name: f[index] for name, f in self.fixed.items()}
+        self.stepper.keep_(index)
 
 
-def made(make_model: Callable[[], nn.Module], plan: Plan, seed: int) -> nn.Module:
-    """Return a new model with weights drawn from its plan; the global random state is put back."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = make_model()
-    initialize_(model, plan, generator=torch.Generator().manual_seed(seed))
-    return model
+class Singles:
+    """Copies as plain modules, one after the other, on a GPU over several streams at once."""
+
+    def __init__(self, job: Job, copies: Sequence[Copy], device: torch.device, *, channels_last: bool = False) -> None:
+        self.copies, self.recipe, self.device = list(copies), job.recipe, device
+        scales = {p.name: p.lr_scale for p in job.plan.parameters}
+        self.models: list[nn.Module] = []
+        self.parameters: list[list[Tensor]] = []
+        self.rates: list[list[Tensor]] = []
+        self.steppers: list[Stepper] = []
+        for one in copies:
+            model = job.start(one.seed).to(device)
+            if channels_last:
+                model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+            values = [p for _, p in named]
+            self.models.append(model)
+            self.parameters.append([p.data for p in values])
+            self.rates.append([torch.tensor(one.lr * scales[n], dtype=p.dtype, device=device) for n, p in named])
+            self.steppers.append(stepper_for(job.recipe, [p.data for p in values]))
+        self.factor = torch.ones((), dtype=self.parameters[0][0].dtype, device=device)
+        count = min(_STREAMS, len(copies)) if device.type == "cuda" else 0
+        self.streams = [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
+
+    def step_(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Take one step with every copy."""
+        losses: list[Tensor] = [self.factor] * len(self.models)
+        with _fanned_out(self.streams):
+            for place in range(len(self.models)):
+                with _on(self.streams, place):
+                    losses[place] = self._step_one_(place, inputs, targets)
+        return torch.stack(losses)
+
+    def _step_one_(self, place: int, inputs: Tensor, targets: Tensor) -> Tensor:
+        model = self.models[place].train()
+        leaves = [p for p in model.parameters() if p.requires_grad]
+        loss = self.recipe.loss(model(inputs), targets)
+        gradients = _gradients(loss, leaves)
+        with torch.no_grad():
+            rates = [rate * self.factor for rate in self.rates[place]]
+            self.steppers[place].step_(self.parameters[place], gradients, rates)
+        return loss.detach()
+
+    def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return every copy's loss on one batch."""
+        with torch.no_grad():
+            return torch.stack([self.recipe.loss(model.eval()(inputs), targets) for model in self.models])
+
+    def state(self) -> list[Tensor]:
+        """Return every tensor that a step changes."""
+        found = [p for values in self.parameters for p in values]
+        found += [buffer for model in self.models for buffer in model.buffers()]
+        return found + [tensor for stepper in self.steppers for tensor in stepper.state()]
+
+    def keep_(self, places: list[int]) -> None:
+        """Drop all copies but those at the given places."""
+        for name in ("copies", "models", "parameters", "rates", "steppers"):
+            values = getattr(self, name)
+            setattr(self, name, [values[place] for place in places])
 
 
-def _stacked(tensors: list[Tensor]) -> Tensor:
-    return torch.stack([tensor.detach() for tensor in tensors])
+def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient for every leaf, zero for those the loss does not use."""
+    found = torch.autograd.grad(loss, leaves, allow_unused=True)
+    return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
+
+
+@contextlib.contextmanager
+def _fanned_out(streams: list[torch.cuda.Stream]) -> Iterator[None]:
+    """Let side streams start after the current one's work, and the current one go on after theirs."""
+    if not streams:
+        yield
+        return
+    current = torch.cuda.current_stream()
+    for stream in streams:
+        stream.wait_stream(current)
+    yield
+    for stream in streams:
+        current.wait_stream(stream)
+
+
+def _on(streams: list[torch.cuda.Stream], place: int) -> contextlib.AbstractContextManager[object]:
+    return torch.cuda.stream(streams[place % len(streams)]) if streams else contextlib.nullcontext()
+
+
+def _stacked(tensors: list[Tensor], device: torch.device) -> Tensor:
+    return torch.stack([tensor.detach() for tensor in tensors]).to(device)
 
 
 def order(count: int, recipe: Recipe) -> Iterator[Tensor]:
-    """Yield the indices of every step's batch, the incomplete last one of each epoch left out."""
+    """Yield the indices of every step's batch, the incomplete last one of each epoch left out.
+
+    >>> [len(batch) for batch in order(10, Recipe(batch_size=4, epochs=2))]
+    [4, 4, 4, 4]
+    """
     generator = torch.Generator().manual_seed(recipe.order_seed)
     size = min(recipe.batch_size, count)
-    done = 0
-    epochs = recipe.epochs if recipe.steps is None else math.ceil(recipe.steps / max(count // size, 1))
-    for _ in range(epochs):
+    left = recipe.steps if recipe.steps is not None else recipe.epochs * (count // size)
+    while left > 0:
         shuffled = torch.randperm(count, generator=generator)
         for start in range(0, count - size + 1, size):
-            if recipe.steps is not None and done >= recipe.steps:
+            if left == 0:
                 return
-            done += 1
+            left -= 1
             yield shuffled[start : start + size]
+
+
+def step_count(count: int, recipe: Recipe) -> int:
+    """Return how many steps a recipe takes on so many examples."""
+    return recipe.steps if recipe.steps is not None else recipe.epochs * (count // min(recipe.batch_size, count))
+
+
+def train(squad: Squad, data: Data, recipe: Recipe, *, precision: Precision = "float32") -> Iterator[Outcome]:
+    """Train a squad to the end, yielding diverged copies when they are retired and the others when all is done."""
+    total = step_count(len(data[0]), recipe)
+    pause = max(total // 16, 1)  # steps between looks at the losses: each look waits for the device
+    curves: dict[Copy, list[float]] = {one: [] for one in squad.copies}
+    gone: set[Copy] = set()
+    recent: list[Tensor] = []
+    with _precision(precision, squad.factor.device):
+        stepping = Captured.of(squad, data, recipe, precision) or _Eager(squad, data, precision)
+        for step, index in enumerate(order(len(data[0]), recipe)):
+            squad.factor.fill_(recipe.schedule(step))
+            recent.append(stepping.step_(index))
+            if (step + 1) % pause == 0 or step + 1 == total:
+                for outcome in _diverged(squad, recent, curves, gone):
+                    gone.add(outcome.copy)
+                    yield outcome
+                recent = []
+                alive = [place for place, one in enumerate(squad.copies) if one not in gone]
+                if not alive:
+                    return
+                if len(alive) < len(squad.copies) and stepping.shrinks:
+                    squad.keep_(alive)
+        yield from _finished(squad, data, curves, gone, precision)
+
+
+class _Eager:
+    """Steps taken one operator at a time."""
+
+    shrinks = True
+
+    def __init__(self, squad: Squad, data: Data, precision: Precision) -> None:
+        self.squad, self.data, self.precision = squad, data, precision
+
+    def step_(self, index: Tensor) -> Tensor:
+        """Take one step on the examples at `index`."""
+        index = index.to(self.squad.factor.device)
+        with _autocast(self.precision, self.squad.factor.device):
+            return self.squad.step_(self.data[0][index], self.data[1][index])
+
+
+class Captured:
+    """A CUDA step recorded once and replayed: no launch costs. Its squad keeps its size, diverged copies and all."""
+
+    shrinks = False
+
+    def __init__(self, squad: Squad, data: Data, recipe: Recipe, precision: Precision) -> None:
+        device = squad.factor.device
+        self.index = torch.zeros(min(recipe.batch_size, len(data[0])), dtype=torch.int64, device=device)
+        eager = _Eager(squad, data, precision)
+        before = [tensor.clone() for tensor in squad.state()]
+        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):  # lets libraries choose their kernels before the recording
+                eager.step_(self.index)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.losses = eager.step_(self.index)
+        for tensor, value in zip(squad.state(), before, strict=True):
+            tensor.copy_(value)
+
+    @classmethod
+    def of(cls, squad: Squad, data: Data, recipe: Recipe, precision: Precision) -> Captured | None:
+        """Record a squad's step; None off CUDA, or where the step cannot be recorded."""
+        if squad.factor.device.type != "cuda":
+            return None
+        try:
+            return cls(squad, data, recipe, precision)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            return None
+
+    def step_(self, index: Tensor) -> Tensor:
+        """Replay the step on the examples at `index`."""
+        self.index.copy_(index, non_blocking=True)
+        self.graph.replay()
+        return self.losses.clone()
+
+
+@contextlib.contextmanager
+def _precision(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Let matrix products and convolutions use TF32 for a while, on CUDA, if asked to."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def _autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:
+    if precision != "bfloat16":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+
+
+def _diverged(
+    squad: Squad, recent: list[Tensor], curves: dict[Copy, list[float]], gone: set[Copy]
+) -> Iterator[Outcome]:
+    """Extend the curves; yield the copies whose loss is no longer finite."""
+    columns = torch.stack(recent).T.tolist()
+    for one, values in zip(squad.copies, columns, strict=True):
+        if one in gone:
+            continue
+        bad = next((i for i, value in enumerate(values) if not math.isfinite(value)), None)
+        curves[one] += values if bad is None else values[:bad]
+        if bad is not None:
+            yield Outcome(one, math.inf, (*curves[one], math.inf))
+
+
+def _finished(
+    squad: Squad, data: Data, curves: dict[Copy, list[float]], gone: set[Copy], precision: Precision
+) -> Iterator[Outcome]:
+    """Evaluate what is left on the whole data set."""
+    total = torch.zeros(len(squad.copies), dtype=torch.float64, device=squad.factor.device)
+    for start in range(0, len(data[0]), EVALUATION_BATCH):
+        part = slice(start, start + EVALUATION_BATCH)
+        with _autocast(precision, squad.factor.device):
+            losses = squad.evaluate(data[0][part], data[1][part])
+        total += losses.double() * len(data[0][part])
+    for one, loss in zip(squad.copies, (total / len(data[0])).tolist(), strict=True):
+        if one not in gone:
+            yield Outcome(one, loss if math.isfinite(loss) else math.inf, tuple(curves[one]))
+
+
+EVALUATION_BATCH = 1024

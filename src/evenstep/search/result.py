@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from evenstep.errors import SearchError
 from evenstep.graph import Graph
+from evenstep.search.grid import parabola_minimum, rate_at
 
 Status = Literal["ok", "best_at_edge", "all_diverged"]
 
 
 @dataclass(frozen=True)
 class LRSearch:
-    """Hold the searched learning rates, ascending, the loss of every seed at each (infinite where it diverged).
+    """Hold the searched learning rates, ascending, and the loss of every seed at each (infinite where it diverged).
 
     `best` is the largest rate whose mean loss is within the seeds' noise of the smallest, the paper's 'maximal learning
-    rate which achieves the smallest training loss'; `bracket` are its neighbours on the grid; `graph` is the network
-    that was searched, so that a plan can relate another network to it.
+    rate which achieves the smallest training loss'; `bracket` are its neighbours on the grid; `estimate` is the minimum
+    of a parabola through the smallest losses, in log-log, where there is one; `interval` is the range of the seeds' own
+    best rates, widened to 95% confidence; `graph` is the network that was searched, so that a plan can relate another
+    network to it.
     """
 
     grid: tuple[float, ...]
@@ -26,11 +32,32 @@ class LRSearch:
     bracket: tuple[float, float]
     status: Status
     graph: Graph
+    estimate: float | None = None
+    interval: tuple[float, float] | None = None
 
     @property
     def mean_losses(self) -> tuple[float, ...]:
         """The mean loss over seeds at every rate; infinite where any seed diverged."""
         return tuple(sum(seeds) / len(seeds) for seeds in self.losses)
+
+    @property
+    def diverged(self) -> int:
+        """The number of copies that diverged."""
+        return sum(not math.isfinite(loss) for seeds in self.losses for loss in seeds)
+
+    def require_ok(self) -> LRSearch:
+        """Return the search if it has an answer; raise with what to change otherwise."""
+        if self.status == "all_diverged":
+            raise SearchError(
+                f"every copy diverged at all {len(self.grid)} learning rates from {self.grid[0]:.3g} to "
+                f"{self.grid[-1]:.3g}; search lower rates (start=...), or check the data's scale and the loss"
+            )
+        if self.status == "best_at_edge":
+            raise SearchError(
+                f"the smallest loss is at the edge of the grid, learning rate {self.best:.3g}; widen the grid, or "
+                "train longer if the loss does not depend on the rate"
+            )
+        return self
 
 
 def chosen(grid: tuple[float, ...], losses: tuple[tuple[float, ...], ...], graph: Graph) -> LRSearch:
@@ -43,11 +70,44 @@ def chosen(grid: tuple[float, ...], losses: tuple[tuple[float, ...], ...], graph
     best = max(i for i in range(len(grid)) if means[i] <= allowed)
     at_edge = best in (0, len(grid) - 1)
     bracket = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-    return LRSearch(grid, losses, grid[best], bracket, "best_at_edge" if at_edge else "ok", graph)
+    status: Status = "best_at_edge" if at_edge else "ok"
+    return LRSearch(grid, losses, grid[best], bracket, status, graph, interval=_interval(grid, losses))
+
+
+def of_positions(found: Mapping[int, tuple[float, ...]], start: float, graph: Graph) -> LRSearch:
+    """Choose the best rate of a search over the lattice of `evenstep.search.grid`, with the parabola's estimate."""
+    positions = sorted(found)
+    grid = tuple(rate_at(start, position) for position in positions)
+    search = chosen(grid, tuple(found[position] for position in positions), graph)
+    if search.status == "all_diverged":
+        return search
+    minimum = parabola_minimum({position: sum(seeds) / len(seeds) for position, seeds in found.items()})
+    estimate = None if minimum is None else start * math.pow(2.0, minimum / 4)
+    return LRSearch(
+        search.grid,
+        search.losses,
+        search.best,
+        search.bracket,
+        search.status,
+        graph,
+        estimate,
+        search.interval,
+    )
+
+
+def _interval(grid: tuple[float, ...], losses: tuple[tuple[float, ...], ...]) -> tuple[float, float] | None:
+    """Return a 95% interval for the mean, in logarithms, of the seeds' own best rates; None for a single seed."""
+    seeds = len(losses[0])
+    if seeds < 2:
+        return None
+    own = [math.log(grid[min(range(len(grid)), key=lambda i: losses[i][seed])]) for seed in range(seeds)]
+    from scipy.stats import t  # scipy loads where it is used
+
+    half = float(t.ppf(0.975, seeds - 1)) * statistics.stdev(own) / math.sqrt(seeds)
+    return math.exp(statistics.fmean(own) - half), math.exp(statistics.fmean(own) + half)
 
 
 def _standard_error(values: tuple[float, ...]) -> float:
-    if len(values) < 2:
+    if len(values) < 2 or not all(map(math.isfinite, values)):
         return 0.0
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
+    return statistics.stdev(values) / math.sqrt(len(values))

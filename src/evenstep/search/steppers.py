@@ -14,7 +14,13 @@ class Stepper(Protocol):
     """Update stacked parameters [copies, ...] in place."""
 
     def step_(self, parameters: list[Tensor], gradients: list[Tensor], rates: list[Tensor]) -> None:
-        """Take one step; `rates` hold each parameter's learning rates, [copies, 1, ...]."""
+        """Take one step; `rates` hold each parameter's learning rates, [copies, 1, ...] or single numbers."""
+
+    def state(self) -> list[Tensor]:
+        """Return every tensor that a step changes beside the parameters."""
+
+    def keep_(self, index: Tensor) -> None:
+        """Keep the state of the copies at these places alone."""
 
 
 class StackedSGD:
@@ -38,6 +44,14 @@ class StackedSGD:
                 gradients = self.buffers
         torch._foreach_sub_(parameters, torch._foreach_mul(gradients, rates))
 
+    def state(self) -> list[Tensor]:
+        """Return the momentum buffers."""
+        return list(self.buffers)
+
+    def keep_(self, index: Tensor) -> None:
+        """Keep the buffers of these copies."""
+        self.buffers = [buffer[index] for buffer in self.buffers]
+
 
 class StackedAdamW:
     """AdamW, as `torch.optim.AdamW` (and Adam without weight decay)."""
@@ -47,8 +61,8 @@ class StackedAdamW:
         self.eps, self.decay = recipe.eps, recipe.weight_decay
         self.means = [torch.zeros_like(p) for p in parameters]
         self.squares = [torch.zeros_like(p) for p in parameters]
-        # Counted on the device, so that a captured step advances it.
-        self.count = torch.zeros((), device=parameters[0].device)
+        # Counted on the device, so that a captured step advances it; in double, for 1 - beta^count loses digits.
+        self.count = torch.zeros((), dtype=torch.float64, device=parameters[0].device)
 
     def step_(self, parameters: list[Tensor], gradients: list[Tensor], rates: list[Tensor]) -> None:
         """Take one step."""
@@ -60,13 +74,24 @@ class StackedAdamW:
         torch._foreach_lerp_(self.means, gradients, 1 - self.beta1)
         torch._foreach_mul_(self.squares, self.beta2)
         torch._foreach_addcmul_(self.squares, gradients, gradients, 1 - self.beta2)
-        first, second = 1 - self.beta1**self.count, 1 - self.beta2**self.count
+        dtype = parameters[0].dtype
+        first = (1 - self.beta1**self.count).to(dtype)
+        second = (1 - self.beta2**self.count).sqrt().to(dtype)
         bottoms = torch._foreach_sqrt(self.squares)
-        torch._foreach_div_(bottoms, second.sqrt())
+        torch._foreach_div_(bottoms, second)
         torch._foreach_add_(bottoms, self.eps)
         moves = torch._foreach_div(self.means, bottoms)
         torch._foreach_mul_(moves, torch._foreach_div(rates, first))
         torch._foreach_sub_(parameters, moves)
+
+    def state(self) -> list[Tensor]:
+        """Return both moments and the count of steps."""
+        return [*self.means, *self.squares, self.count]
+
+    def keep_(self, index: Tensor) -> None:
+        """Keep the moments of these copies."""
+        self.means = [mean[index] for mean in self.means]
+        self.squares = [square[index] for square in self.squares]
 
 
 def stepper_for(recipe: Recipe, parameters: list[Tensor]) -> Stepper:

@@ -1,36 +1,12 @@
-"""The birth certificate of a number: versions, device and commit it was measured with."""
+"""Records of measurements, each with its birth certificate."""
 
 from __future__ import annotations
 
 import json
-import platform
-import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
-
-def provenance() -> dict[str, Any]:
-    """Return what a reader needs to judge or repeat a measurement."""
-    return {
-        "versions": {name: _version(name) for name in ("evenstep", "torch", "numpy")}
-        | {"python": platform.python_version()},
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {platform.machine()}",
-        "threads": torch.get_num_threads(),
-        "commit": commit(),
-    }
-
-
-def commit() -> str | None:
-    """Return the commit of the checkout the package runs from, marked `+` where files differ; None outside one."""
-    here = Path(__file__).parent
-    try:
-        name = _git(here, "rev-parse", "--short=12", "HEAD")
-        return name + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
+from evenstep.search.provenance import provenance
 
 
 def write_record(path: Path, *, config: dict[str, Any], results: dict[str, Any]) -> None:
@@ -38,15 +14,3 @@ def write_record(path: Path, *, config: dict[str, Any], results: dict[str, Any])
     record = {"config": config, "results": results, "provenance": provenance()}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=2) + "\n")
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None

@@ -1,0 +1,115 @@
+"""`evenstep runs`: what a store of finished copies holds."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evenstep.errors import InputError, StoreError
+from evenstep.search.store import Row, Store
+
+runs = typer.Typer(name="runs", help="List, show and export the copies in a store.", no_args_is_help=True)
+
+StorePath = Annotated[Path, typer.Argument(help="The store's file.")]
+Config = Annotated[str, typer.Argument(help="The beginning of a search's configuration hash.")]
+
+
+@runs.command("list")
+def list_searches(
+    store: StorePath, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False
+) -> None:
+    """List the searches of a store."""
+    for found in _open(store).searches():
+        if as_json:
+            print(json.dumps(found))
+            continue
+        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(found["started"]))
+        recipe = found["description"]["recipe"]
+        what = f"{recipe['optimizer']}, batch {recipe['batch_size']}"
+        print(f"{found['config'][:12]}  {started}  {found['copies']:5d} copies, {found['diverged']} diverged  {what}")
+
+
+@runs.command()
+def show(
+    store: StorePath,
+    config: Config,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+) -> None:
+    """Show the finished copies of a search."""
+    for row in _rows(_open(store), config):
+        if as_json:
+            print(json.dumps(_plain(row)))
+        else:
+            loss = f"{row.loss:.5f}" if math.isfinite(row.loss) else "diverged"
+            print(f"lr {row.lr:<12.5g} seed {row.seed:<4d} {loss}")
+
+
+@runs.command()
+def export(
+    store: StorePath,
+    output: Annotated[Path, typer.Argument(help="A file .csv or .parquet; '-' prints CSV.")],
+    config: Annotated[str | None, typer.Option(help="Only this search.")] = None,
+) -> None:
+    """Export copies to CSV or Parquet."""
+    opened = _open(store)
+    configs = [found["config"] for found in opened.searches()] if config is None else [config]
+    rows = [_plain(row) for one in configs for row in _rows(opened, one)]
+    for row in rows:
+        row["curve"], row["provenance"] = json.dumps(row["curve"]), json.dumps(row["provenance"])
+    if str(output) == "-":
+        _write_csv(rows, sys.stdout)
+    elif output.suffix == ".csv":
+        with output.open("w", newline="") as file:
+            _write_csv(rows, file)
+    elif output.suffix == ".parquet":
+        _write_parquet(rows, output)
+    else:
+        raise InputError(f"output is '{output}'; give a file that ends in .csv or .parquet, or '-'")
+
+
+def _open(path: Path) -> Store:
+    if not path.is_file():
+        raise StoreError(f"there is no store '{path}'; a search writes one with --store FILE")
+    return Store(path)
+
+
+def _rows(store: Store, config: str) -> list[Row]:
+    matching = [found["config"] for found in store.searches() if found["config"].startswith(config)]
+    if len(matching) != 1:
+        raise InputError(f"{len(matching)} searches begin with '{config}'; `evenstep runs list` shows them")
+    return store.rows(matching[0])
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    return {
+        "config": row.config,
+        "lr": row.lr,
+        "seed": row.seed,
+        "loss": row.loss if math.isfinite(row.loss) else None,
+        "status": row.status,
+        "seconds": row.seconds,
+        "curve": [value if math.isfinite(value) else None for value in row.curve],
+        "provenance": row.provenance,
+    }
+
+
+def _write_csv(rows: list[dict[str, Any]], file: Any) -> None:
+    writer = csv.DictWriter(file, ["config", "lr", "seed", "loss", "status", "seconds", "curve", "provenance"])
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def _write_parquet(rows: list[dict[str, Any]], output: Path) -> None:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError("Parquet needs the package pyarrow; install it with pip install 'evenstep[parquet]'") from None
+    parquet.write_table(pa.Table.from_pylist(rows), output)

@@ -1,0 +1,119 @@
+"""`evenstep search`: the maximal learning rate of a network of your own."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evenstep.cli.target import load_function
+from evenstep.errors import InputError
+
+
+def search(
+    target: Annotated[
+        str, typer.Argument(help="'package.module:function' or 'file.py:function' that returns a model.")
+    ],
+    *,
+    data: Annotated[
+        str, typer.Option(help="'digits', a file .npz or .pt with inputs and targets, or 'file.py:function'.")
+    ] = "digits",
+    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
+    init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
+    epochs: Annotated[int, typer.Option(help="Epochs to train each copy for.")] = 1,
+    steps: Annotated[int | None, typer.Option(help="Steps to train each copy for, in place of epochs.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 64,
+    weight_decay: Annotated[float, typer.Option(help="Weight decay.")] = 0.0,
+    seeds: Annotated[int, typer.Option(help="Seeds for each learning rate.")] = 3,
+    start: Annotated[float, typer.Option(help="Learning rate to start around.")] = 0.1,
+    store: Annotated[Path | None, typer.Option(help="File to write finished copies to, and to go on from.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Insist that the store knows this search.")] = False,
+    picture: Annotated[Path | None, typer.Option(help="Where to draw the loss over the learning rate.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Search the largest learning rate with the smallest training loss."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    from evenstep.search import Progress, search_lr
+
+    if resume and store is None:
+        raise InputError("--resume needs the store to go on from; give --store FILE")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("searching", total=None)
+
+        def show(progress: Progress) -> None:
+            best = "none yet" if progress.best is None else f"{progress.best:.3g} (loss {progress.loss:.4g})"
+            what = f"best {best}, {progress.diverged} diverged"
+            bar.update(task, completed=progress.done, total=progress.total, description=what)
+
+        found = search_lr(
+            load_function(target),
+            _data(data),
+            engine=engine,  # type: ignore[arg-type]
+            optimizer=optimizer,  # type: ignore[arg-type]
+            init=init,  # type: ignore[arg-type]
+            epochs=epochs,
+            steps=steps,
+            batch_size=batch_size,
+            weight_decay=weight_decay,
+            seeds=seeds,
+            start=start,
+            store=store,
+            resume=resume,
+            progress=show,
+        )
+    if picture is not None:
+        from evenstep.report.search import draw_search
+
+        draw_search(found, picture)
+    if as_json:
+        losses = [[loss if math.isfinite(loss) else None for loss in seeds] for seeds in found.losses]
+        fields: dict[str, Any] = {"best": found.best, "bracket": found.bracket, "estimate": found.estimate}
+        fields |= {"interval": found.interval, "status": found.status, "grid": found.grid, "losses": losses}
+        print(json.dumps(fields))
+        return
+    print(f"best learning rate {found.best:.4g}, between {found.bracket[0]:.4g} and {found.bracket[1]:.4g}")
+    if found.interval:
+        print(f"the seeds' own best rates: {found.interval[0]:.4g} to {found.interval[1]:.4g} (95%)")
+    for rate, loss in zip(found.grid, found.mean_losses, strict=True):
+        print(f"{rate:12.4g}  {loss:10.4f}" if math.isfinite(loss) else f"{rate:12.4g}    diverged")
+
+
+def _data(source: str) -> Any:
+    """Return what `--data` names."""
+    if source == "digits":
+        from evenstep.data import digits
+
+        return digits().train
+    if ":" in source:
+        return load_function(source)()
+    path = Path(source)
+    if path.suffix not in (".npz", ".pt"):
+        raise InputError(f"data is '{source}'; give 'digits', a file .npz or .pt, or 'file.py:function'")
+    if not path.is_file():
+        raise InputError(f"there is no file '{source}'; give another --data")
+    return _from_file(path)
+
+
+def _from_file(path: Path) -> Any:
+    import numpy as np
+    import torch
+
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                return torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["targets"])
+        values = torch.load(path, weights_only=True)
+        return (values["inputs"], values["targets"]) if isinstance(values, dict) else tuple(values)
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError, EOFError) as error:
+        raise InputError(
+            f"the data file '{path}' cannot be read ({type(error).__name__}: {error}); it needs arrays 'inputs' and "
+            "'targets'"
+        ) from None

@@ -1,0 +1,19 @@
+"""What a search asks of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from evenstep.search.fleet import Outcome
+from evenstep.search.job import Copy, Data, Job
+
+
+class Engine(Protocol):
+    """Train copies of a job and yield each outcome as soon as it is known, in any order."""
+
+    def run(self, job: Job, data: Data, copies: Sequence[Copy]) -> Iterator[Outcome]:
+        """Train the copies; every one is yielded exactly once."""
+
+    def close(self) -> None:
+        """Let go of what the engine holds; a search closes the engines it made itself."""

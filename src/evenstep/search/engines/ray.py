@@ -1,0 +1,68 @@
+"""Train copies on a Ray cluster: chunks are tasks, and what a lost worker had is trained elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from evenstep.errors import InputError
+from evenstep.search.engines.form import Form, chosen_form, train_in
+from evenstep.search.engines.local import one_thread
+from evenstep.search.fleet import Outcome
+from evenstep.search.job import Copy, Data, Job
+
+
+class RayEngine:
+    """Train on a cluster: an existing one by `address`, or one started on this machine for the first run.
+
+    Every chunk is a task of one CPU; a task whose worker dies is tried again up to `retries` times. The form is chosen
+    here, so that all workers, and a local run, train in the same one.
+    """
+
+    def __init__(self, address: str | None = None, *, chunk: int = 16, retries: int = 5) -> None:
+        self.address, self.chunk, self.retries = address, chunk, retries
+        self._started = False
+
+    def run(self, job: Job, data: Data, copies: Sequence[Copy]) -> Iterator[Outcome]:
+        """Train the copies and yield each chunk's outcomes when it is done."""
+        ray = _ray()
+        if not ray.is_initialized():
+            options = {"include_dashboard": False} if self.address is None else {}
+            ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", **options)
+            self._started = True
+        with one_thread():
+            form = chosen_form(job, data, copies, torch.device("cpu"))
+        work = ray.remote(num_cpus=1, max_retries=self.retries)(_work)
+        shared = ray.put(job), ray.put((data[0].cpu(), data[1].cpu()))
+        size = max(min(form.chunk, self.chunk), 1)
+        waiting = [
+            work.remote(*shared, form, list(copies[start : start + size])) for start in range(0, len(copies), size)
+        ]
+        while waiting:
+            done, waiting = ray.wait(waiting)
+            for reference in done:
+                yield from ray.get(reference)
+
+    def close(self) -> None:
+        """Leave the cluster, and end it if it was started here."""
+        if self._started:
+            _ray().shutdown()
+            self._started = False
+
+
+def _work(job: Job, data: Data, form: Form, copies: list[Copy]) -> list[Outcome]:
+    """Train a chunk, on a worker."""
+    torch.set_num_threads(1)
+    return list(train_in(form, job, data, copies, torch.device("cpu"), "float32"))
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise InputError(
+            "the engine 'ray' needs the package ray; install it with pip install 'evenstep[ray]'"
+        ) from None
+    return ray

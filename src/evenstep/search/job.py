@@ -1,0 +1,102 @@
+"""A job: everything a worker needs to train copies of one network, wherever it runs."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from evenstep.errors import InputError
+from evenstep.module import initialize_
+from evenstep.rules import Plan
+from evenstep.search.recipe import Recipe
+
+Data = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Name one copy: its learning rate (the base's, before the plan's factors) and the seed of its weights."""
+
+    lr: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """Hold one network, its plan and its recipe; values only, so that it can be sent to another process.
+
+    A copy starts as the template with weights drawn from the plan by the copy's seed. Parameters that the plan keeps
+    are those `make_model` made under that seed.
+    """
+
+    template: nn.Module
+    plan: Plan
+    recipe: Recipe
+    kept: Mapping[int, Mapping[str, Tensor]]
+
+    @classmethod
+    def of(cls, make_model: Callable[[], nn.Module], plan: Plan, recipe: Recipe, seeds: range) -> Job:
+        """Make a job, calling `make_model` once for every seed whose own values matter."""
+        names = [p.name for p in plan.parameters if p.kept]
+        kept = {}
+        for seed in seeds if names else ():
+            values = dict(made(make_model, seed).named_parameters())
+            kept[seed] = {name: values[name].detach().clone() for name in names}
+        return cls(made(make_model, 0), plan, recipe, kept)
+
+    def start(self, seed: int) -> nn.Module:
+        """Return a new model as the copy of a seed starts it."""
+        model = copy.deepcopy(self.template)
+        own = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, value in self.kept.get(seed, {}).items():
+                own[name].copy_(value)
+        initialize_(model, self.plan, generator=torch.Generator().manual_seed(seed))
+        return model
+
+    def description(self, data: Data) -> dict[str, Any]:
+        """Return what identifies the job: equal descriptions train equal copies."""
+        recipe = {name: _named(getattr(self.recipe, name)) for name in self.recipe.__dataclass_fields__}
+        own = {"plan": _digest(self.plan.to_json().encode()), "template": repr(self.template)}
+        kept = {str(seed): {n: _fingerprint(t) for n, t in values.items()} for seed, values in self.kept.items()}
+        return {"recipe": recipe, "network": own, "kept": kept, "data": [_fingerprint(tensor) for tensor in data]}
+
+    def config(self, data: Data) -> str:
+        """Return the hash of the job's description."""
+        return _digest(json.dumps(self.description(data), sort_keys=True).encode())
+
+
+def made(make_model: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return a new model; it may draw from the global random state, which is put back."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = make_model()
+    if not isinstance(model, nn.Module):
+        raise InputError(f"make_model returned {type(model).__name__}; return a torch.nn.Module")
+    return model
+
+
+def _named(value: Any) -> Any:
+    """Return a function by its name and code, anything else as it is."""
+    if not callable(value):
+        return value
+    code = getattr(value, "__code__", None)
+    body = _digest(code.co_code + repr(code.co_consts).encode())[:12] if code else repr(value)
+    return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__name__)}:{body}"
+
+
+def _fingerprint(tensor: Tensor) -> list[Any]:
+    values = tensor.detach().cpu().contiguous()
+    content = values.reshape(-1).view(torch.uint8).numpy().data if values.numel() else memoryview(b"")
+    return [str(tensor.dtype), list(tensor.shape), _digest(content)]
+
+
+def _digest(content: bytes | memoryview) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]

@@ -1,0 +1,238 @@
+"""The search for a network's maximal learning rate: coarse to fine, and nothing trained twice."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from evenstep.errors import InputError, SearchError
+from evenstep.graph import Graph
+from evenstep.module import plan as plan_module
+from evenstep.module import trace
+from evenstep.rules import Init, Optimizer, Plan
+from evenstep.search.engines import Engine, LocalEngine
+from evenstep.search.fleet import Outcome
+from evenstep.search.grid import OCTAVE, rate_at, wanted
+from evenstep.search.job import Copy, Data, Job, made
+from evenstep.search.provenance import provenance
+from evenstep.search.recipe import Loss, Recipe, Schedule, constant_schedule
+from evenstep.search.result import LRSearch, chosen, of_positions
+from evenstep.search.store import Row, Store
+from evenstep.search.tensors import as_tensors
+
+OCTAVES = 3  # first tried either side of the start
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a search stands: copies done and known to be needed, the best rate and loss so far, copies diverged."""
+
+    done: int
+    total: int
+    best: float | None
+    loss: float
+    diverged: int
+
+
+def search_lr(
+    make_model: Callable[[], nn.Module],
+    data: Any,
+    *,
+    plan: Plan | None = None,
+    optimizer: Optimizer = "sgd",
+    init: Init = "conserve",
+    epochs: int = 1,
+    steps: int | None = None,
+    batch_size: int = 64,
+    momentum: float | None = None,
+    nesterov: bool | None = None,
+    weight_decay: float = 0.0,
+    schedule: Schedule = constant_schedule,
+    loss: Loss = functional.cross_entropy,
+    seeds: int = 3,
+    start: float = 0.1,
+    grid: Sequence[float] | None = None,
+    engine: Engine | Literal["local", "ray"] = "local",
+    store: Path | str | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    on_failure: Literal["raise", "return"] = "raise",
+) -> LRSearch:
+    """Return the maximal learning rate of a network: the largest with the smallest training loss.
+
+    `make_model` returns a new module at each call; `data` is a pair of tensors, a `Dataset` or a `DataLoader`. Octaves
+    around `start` come first, more of them while the best is at the edge, then half and quarter octaves beside the
+    best; a `grid` of your own is trained as it is. A `plan` of the network sets its start and the ratios of its
+    parameters' rates; without one it is initialised by `init` and trained at one rate. With a `store`, finished copies
+    are written to it as soon as they are known, and a search of the same configuration goes on where it stopped
+    (`resume` insists that there is one). Where all copies diverge or the best rate stays at the edge the search raises,
+    or with `on_failure='return'` says so in its `status`.
+    """
+    if on_failure not in ("raise", "return"):
+        raise InputError(f"on_failure is '{on_failure}'; choose 'raise' or 'return'")
+    if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
+        raise InputError(f"seeds is {seeds!r}; give a whole number from 1 up")
+    _check_rates([start] if grid is None else grid)
+    tensors = as_tensors(data)
+    recipe = Recipe(
+        optimizer=optimizer,
+        epochs=epochs,
+        steps=steps,
+        batch_size=batch_size,
+        momentum=momentum,
+        nesterov=nesterov,
+        weight_decay=weight_decay,
+        schedule=schedule,
+        loss=loss,
+    )
+    graph = _graph(make_model, tensors) if plan is None else plan.graph
+    planned = plan or plan_module(graph, init=init, optimizer=optimizer, base_graph=graph)
+    job = Job.of(make_model, planned, recipe, range(seeds))
+    _try_out(job, tensors)
+    own = _engine(engine) if isinstance(engine, str) else None
+    session = None
+    try:
+        session = _Session(job, tensors, seeds, own or _given(engine), store, progress, resume=resume)
+        result = session.over_grid(grid, graph) if grid is not None else session.coarse_to_fine(start, graph)
+    finally:
+        if session:
+            session.close()
+        if own:
+            own.close()
+    return result.require_ok() if on_failure == "raise" else result
+
+
+class _Session:
+    """One search under way: what is known, and how more becomes known."""
+
+    def __init__(
+        self,
+        job: Job,
+        data: Data,
+        seeds: int,
+        engine: Engine,
+        store: Path | str | None,
+        progress: Callable[[Progress], None] | None,
+        *,
+        resume: bool,
+    ) -> None:
+        self.job, self.data, self.seeds, self.engine, self.progress = job, data, seeds, engine, progress
+        self.found: dict[Copy, float] = {}
+        self.needed = 0
+        self.store = Store(Path(store)) if store is not None else None
+        self.config = ""
+        self.provenance = provenance()
+        if self.store:
+            self.config = job.config(data)
+            if resume and self.config not in {known["config"] for known in self.store.searches()}:
+                raise SearchError(
+                    f"the store '{store}' knows no search of this configuration ({self.config[:12]}); start it without "
+                    "resume, or give the store, model, data and options it was started with"
+                )
+            self.store.begin(self.config, job.description(data))
+            self.found = {Copy(row.lr, row.seed): row.loss for row in self.store.rows(self.config)}
+
+    def close(self) -> None:
+        if self.store:
+            self.store.close()
+
+    def over_grid(self, grid: Sequence[float], graph: Graph) -> LRSearch:
+        """Train a grid as given."""
+        rates = tuple(sorted(set(map(float, grid))))
+        return chosen(rates, tuple(self.losses(list(rates))), graph)
+
+    def coarse_to_fine(self, start: float, graph: Graph) -> LRSearch:
+        """Train what the strategy wants, until it wants no more."""
+        known: dict[int, tuple[float, ...]] = {}
+        low, high = -OCTAVES * OCTAVE, OCTAVES * OCTAVE
+        while positions := wanted({p: sum(s) / len(s) for p, s in known.items()}, low=low, high=high):
+            losses = self.losses([rate_at(start, position) for position in positions])
+            known |= dict(zip(positions, losses, strict=True))
+        return of_positions(known, start, graph)
+
+    def losses(self, rates: list[float]) -> list[tuple[float, ...]]:
+        """Return the seeds' losses at every rate, training the copies that are not known yet."""
+        copies = [Copy(rate, seed) for rate in rates for seed in range(self.seeds)]
+        missing = [one for one in copies if one not in self.found]
+        self.needed = len(self.found) + len(missing)
+        if missing:
+            before = time.perf_counter()
+            for outcome in self.engine.run(self.job, self.data, missing):
+                self._note(outcome, time.perf_counter() - before)
+        return [tuple(self.found[Copy(rate, seed)] for seed in range(self.seeds)) for rate in rates]
+
+    def _note(self, outcome: Outcome, seconds: float) -> None:
+        if self.store:
+            row = Row(
+                self.config,
+                outcome.copy.lr,
+                outcome.copy.seed,
+                outcome.loss,
+                outcome.curve,
+                seconds,
+                self.provenance,
+            )
+            self.store.add([row])
+        self.found[outcome.copy] = outcome.loss
+        if self.progress:
+            lowest = min(self.found, key=lambda one: self.found[one])
+            value = self.found[lowest]
+            best = lowest.lr if math.isfinite(value) else None
+            diverged = sum(not math.isfinite(loss) for loss in self.found.values())
+            self.progress(Progress(len(self.found), self.needed, best, value, diverged))
+
+
+def _graph(make_model: Callable[[], nn.Module], data: Data) -> Graph:
+    return trace(made(make_model, 0), data[0][: min(2, len(data[0]))])
+
+
+def _given(engine: Engine | str) -> Engine:
+    if isinstance(engine, str) or not hasattr(engine, "run"):
+        raise InputError(f"engine is {engine!r}; choose 'local' or 'ray', or give an engine of your own")
+    return engine
+
+
+def _engine(engine: str) -> Engine:
+    if engine == "local":
+        return LocalEngine()
+    if engine == "ray":
+        from evenstep.search.engines.ray import RayEngine  # ray is an extra
+
+        return RayEngine()
+    raise InputError(f"engine is '{engine}'; choose 'local' or 'ray', or give an engine of your own")
+
+
+def _check_rates(rates: Sequence[float]) -> None:
+    if not len(rates):
+        raise InputError("the grid is empty; give at least one learning rate")
+    for rate in rates:
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not math.isfinite(rate) or rate <= 0:
+            raise InputError(f"a learning rate is {rate!r}; give finite numbers above 0")
+
+
+def _try_out(job: Job, data: Data) -> None:
+    """Run one forward before many: a model, loss and data that do not fit are reported once and clearly."""
+    if not any(p.requires_grad for p in job.template.parameters()):
+        raise InputError(f"{type(job.template).__name__} has no trainable parameters; there is nothing to train")
+    model = job.start(0).train()
+    size = min(job.recipe.batch_size, len(data[0]))
+    try:
+        with torch.no_grad():
+            value = job.recipe.loss(model(data[0][:size]), data[1][:size])
+    except Exception as error:
+        said = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+        raise InputError(
+            f"{type(model).__name__} and the loss do not fit the data (inputs {tuple(data[0].shape)}, targets "
+            f"{tuple(data[1].shape)} {data[1].dtype}): {said}"
+        ) from error
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+        raise InputError(f"the loss returned {shape} for a batch; return one number, such as its mean")

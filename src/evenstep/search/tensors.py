@@ -1,0 +1,55 @@
+"""Data as a pair of tensors, whatever it came as, and checked before anything is trained on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from evenstep.errors import InputError
+from evenstep.search.job import Data
+
+
+def as_tensors(data: Any) -> Data:
+    """Return (inputs, targets) from such a pair, a map-style `Dataset` of pairs, or a `DataLoader`'s data set."""
+    if isinstance(data, DataLoader):
+        data = _joined(list(data)) if isinstance(data.dataset, IterableDataset) else data.dataset
+    if isinstance(data, Dataset) and not isinstance(data, tuple):
+        data = _stacked(data)
+    if not (isinstance(data, list | tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)):
+        raise InputError(
+            f"data is {type(data).__name__}; give a pair of tensors (inputs, targets), a Dataset or a DataLoader"
+        )
+    inputs, targets = data
+    if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) != len(targets):
+        raise InputError(
+            f"data holds inputs of shape {tuple(inputs.shape)} and targets of shape {tuple(targets.shape)}; give as "
+            "many targets as inputs"
+        )
+    if not len(inputs):
+        raise InputError("data is empty; give at least one example")
+    for name, part in (("inputs", inputs), ("targets", targets)):
+        if part.is_floating_point() and not bool(part.isfinite().all()):
+            raise InputError(f"the {name} hold values that are not finite; clean the data first")
+    return inputs.detach(), targets.detach()
+
+
+def _stacked(data: Dataset[Any]) -> Data:
+    try:
+        pairs = [data[index] for index in range(len(data))]  # type: ignore[arg-type]
+    except TypeError:
+        raise InputError(
+            f"{type(data).__name__} has no length; give a map-style Dataset, a DataLoader or tensors"
+        ) from None
+    if not pairs:
+        raise InputError("data is empty; give at least one example")
+    inputs, targets = zip(*((torch.as_tensor(x), torch.as_tensor(y)) for x, y in pairs), strict=True)
+    return torch.stack(inputs), torch.stack(targets)
+
+
+def _joined(batches: list[Any]) -> Data:
+    if not batches:
+        raise InputError("data is empty; give at least one example")
+    return torch.cat([inputs for inputs, _ in batches]), torch.cat([targets for _, targets in batches])
