@@ -132,3 +132,11 @@ def test_cells_may_have_any_number_of_vertices(code: str, vertices: int) -> None
     assert wiring.vertex_count == vertices
     assert nasbench201_digits(wiring) == code
     assert parse_nasbench201_code(nasbench201_string(wiring)) == wiring
+
+
+def test_an_error_quotes_a_long_code_by_its_ends() -> None:
+    code = "_".join("2" * row for row in range(1, 200)) + "3"
+    with pytest.raises(GraphError) as caught:
+        parse_dag_code(code)
+    assert len(str(caught.value)) < 400
+    assert "2_22_222" in str(caught.value)

@@ -166,3 +166,25 @@ def test_a_scaled_copy_is_no_nested_sum(change: dict[str, float]) -> None:
     folded = contracted(Graph.build(map(Vertex, "xst"), edges, inputs=["x"], outputs=["t"]))
     assert folded.in_degree("t") == 2
     assert folded.in_degree("s") == 2
+
+
+def test_signs_and_added_parameters_fold_into_the_weight_before_them_and_factors_do_not() -> None:
+    def graph(amplitude: float) -> Graph:
+        return contracted(
+            Graph.build(
+                map(Vertex, ("input", "a", "b", "output")),
+                [
+                    Edge("input", "a", "weight", parameters=("w",)),
+                    Edge("a", "b", "identity", amplitude=amplitude, parameters=("p",)),
+                    Edge("input", "b", "identity"),
+                    Edge("b", "output", "weight", parameters=("v",)),
+                ],
+                inputs=["input"],
+                outputs=["output"],
+                parameters=[Parameter("w", "weight"), Parameter("p", "raw"), Parameter("v", "weight")],
+            )
+        )
+
+    for sign in (1.0, -1.0):
+        assert {(e.op, e.parameters) for e in graph(sign).incoming["b"]} == {("weight", ("w", "p")), ("identity", ())}
+    assert [e.op for e in graph(1e-6).incoming["b"]] == ["identity", "identity"]

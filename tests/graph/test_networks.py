@@ -136,6 +136,8 @@ def test_names_and_the_order_of_edges_change_no_plan(code: str, order: Order, ra
         (lambda: dag_mlp_graph("2", norm="group"), ("norm is 'group'", "'batch'")),  # type: ignore[arg-type]
         (lambda: dag_mlp_graph("2", norm="layer", order="post"), ("norm is 'layer'", "order 'post'")),
         (lambda: dag_cnn_graph("2", kernel_size=4), ("kernel_size is 4", "odd")),
+        (lambda: dag_mlp_graph("2", width=10**400), ("width has 401 digits", "up to")),
+        (lambda: dag_mlp_graph("2", activation=""), ("activation is empty", "relu")),
         (lambda: dag_cnn_graph("2", image_size=0), ("image_size is 0",)),
         (lambda: dag_cnn_graph("2", channels=True), ("channels is True",)),
         (lambda: nasbench201_graph("3_24_140", channels=0), ("channels is 0",)),

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops import while_loop
 
 import evenstep as es
+from evenstep.module.ops import registry
 
 torch.set_num_threads(1)
 
@@ -255,3 +258,50 @@ def test_damaged_and_foreign_plan_files_are_refused() -> None:
         broken = text.replace('"std": 0.5', f'"std": {value}', 1)
         assert broken != text
         assert "0.weight" in message_of(es.PlanError, partial(es.Plan.from_json, broken))
+
+
+@dataclass
+class Answer:
+    logits: Tensor
+
+
+class ReturnsADataclass(Base):
+    def forward(self, x: Tensor) -> Answer:
+        return Answer(self.layer(x))
+
+
+class DropsLayers(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and torch.rand(()) < 0.5:
+            return x
+        y: Tensor = self.layer(x)
+        return y
+
+
+class RepeatsOnData(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = while_loop(  # type: ignore[no-untyped-call]
+            lambda x: x.sum() < 3, lambda x: (torch.relu(self.layer(x)),), (x,)
+        )[0]
+        return out
+
+
+def test_outputs_of_a_type_export_does_not_know() -> None:
+    with pytest.raises(es.TraceError, match=r"Answer.*register_dataclass"):
+        es.plan(ReturnsADataclass(), X)
+
+
+def test_layers_dropped_at_random_name_eval_as_the_remedy() -> None:
+    with pytest.raises(es.TraceError, match=r"call eval\(\) first"):
+        es.plan(DropsLayers(), X)
+    assert len(es.plan(DropsLayers().eval(), X).parameters) == 2
+
+
+def test_loops_over_data_are_an_unknown_operator_that_can_be_taught() -> None:
+    with pytest.raises(es.TraceError, match=r"register_op\('higher_order.while_loop'"):
+        es.plan(RepeatsOnData(), X)
+    es.register_op("higher_order.while_loop", es.ops.identity)
+    try:
+        assert es.plan(RepeatsOnData(), X).path_count == 1
+    finally:
+        del registry._HANDLERS["higher_order.while_loop"]

@@ -38,6 +38,8 @@ ANYWHERE: dict[str, tuple[Function, tuple[float, ...]]] = {
     "hardtanh": (F.hardtanh, (-1, 1)),
     "softplus": (F.softplus, ()),
     "softplus:3": (lambda z: F.softplus(z, beta=3.0), ()),
+    "softshrink": (F.softshrink, (-0.5, 0.5)),
+    "softshrink:1.2": (lambda z: F.softshrink(z, 1.2), (-1.2, 1.2)),
     "softsign": (F.softsign, (0,)),
     "abs": (torch.abs, (0,)),
     "square": (torch.square, ()),
@@ -189,4 +191,10 @@ def test_a_parameter_that_is_no_number_is_named(name: str) -> None:
         assert moments(name, 0.0, 1.0) == moments("elu", 0.0, 1.0)
         return
     with pytest.raises(InputError, match=name):
+        moments(name, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["leaky_relu:nan", "elu:inf", "softmax:0", "softplus:0", "celu:-0.0"])
+def test_parameters_no_function_can_have_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match="give a"):
         moments(name, 0.0, 1.0)

@@ -217,3 +217,20 @@ def test_every_weight_on_a_path_gets_a_positive_size_and_a_reason(code: str, ord
     assert set(found.std) == set(found.why) == set(weights)
     assert all(std > 0 for std in found.std.values())
     assert all(found.why.values())
+
+
+# Activations that cannot carry the second moment
+
+
+@given(dag_codes(), st.sampled_from(("tanh", "sigmoid", "softplus", "hardtanh", "exp")))
+def test_conserve_feeds_bounded_activations_unit_gaussians_at_most(code: str, activation: str) -> None:
+    graph = dag_mlp_graph(code, width=WIDTH, inputs=INPUTS, order="post", activation=activation)
+    found = initialise(graph, "conserve")
+    for position, size in found.signal.weight_gains.items():
+        edge = graph.edges[position]
+        if edge.activates_last:
+            # What the activation reads: neither so much that it saturates nor so little that it is a constant.
+            assert 1e-3 < size * found.signal.vertices[edge.source].second_moment <= 8.001
+    if activation in ("tanh", "sigmoid", "hardtanh", "exp"):
+        assert "cannot conserve" in found.why["stem.weight"]
+        assert found.std["stem.weight"] == pytest.approx(INPUTS**-0.5)

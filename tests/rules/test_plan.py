@@ -3,10 +3,12 @@
 import copy
 import json
 import math
+import sys
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -385,6 +387,27 @@ def test_a_count_of_three_hundred_digits_survives_exactly() -> None:
     assert json.loads(plan.to_json())["path_count"] == 2**1000
 
 
+def test_path_counts_beyond_python_s_limit_of_digits_survive_their_text() -> None:
+    graph = Graph.from_edges([(i, i + 1, "weight") for i in range(4400) for _ in range(10)])
+    plan = plan_graph(graph, rule="paths", init="degree")
+    assert plan.path_count == 10**4400
+    assert plan.lr_scale > 0
+    assert plan_graph(BASE, rule="paths", base_graph=graph).lr_scale > 1e300  # no overflow the other way
+    limit = sys.get_int_max_str_digits()
+    assert Plan.from_json(plan.to_json()) == plan
+    assert sys.get_int_max_str_digits() == limit
+
+
+@pytest.mark.parametrize("rule", [None, 5, ["weighted"], "Weighted"])
+def test_a_rule_that_is_none_is_refused(rule: Any) -> None:
+    with pytest.raises(InputError, match="choose one of weighted, paths"):
+        plan_graph(dag_mlp_graph("2"), rule=rule)
+
+
+def test_numbers_of_numpy_are_rates() -> None:
+    assert plan_graph(dag_mlp_graph("2"), base=np.float32(0.5)).base == 0.5  # type: ignore[arg-type]
+
+
 @given(dag_codes(max_vertices=5), orders, inits, st.sampled_from(sorted(RULES)), st.sampled_from(OPTIMIZERS))
 def test_any_plan_survives_its_text(code: str, order: Order, init: Init, rule: str, optimizer: Optimizer) -> None:
     plan = plan_graph(dag_mlp_graph(code, order=order), rule=rule, init=init, optimizer=optimizer)
@@ -404,10 +427,11 @@ def test_any_plan_survives_its_text(code: str, order: Order, init: Init, rule: s
         ('{"format": "evenstep-plan/9"}', "evenstep-plan/9"),
         ('{"format": ["evenstep-plan/1"]}', "evenstep-plan/1"),
         ('{"format": "evenstep-plan/1"}', "damaged"),
-        ('{"path_count": ' + "9" * 5000 + "}", "no JSON"),
+        ('{"path_count": ' + "9" * 5000 + "}", "format is None"),
+        (None, "no JSON"),
     ],
 )
-def test_foreign_text_is_no_plan(text: str, word: str) -> None:
+def test_foreign_text_is_no_plan(text: Any, word: str) -> None:
     with pytest.raises(PlanError, match="plan") as caught:
         Plan.from_json(text)
     assert word in str(caught.value)
@@ -485,6 +509,10 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], None]] = {
     "an edge to nowhere": _set("graph", "edges", 0, "target", "nowhere"),
     "an unknown operator": _set("graph", "edges", 0, "op", "convolve"),
     "a cycle": lambda values: values["graph"]["edges"].append({"source": "1", "target": "0", "op": "identity"}),
+    "a word for an edge's depth": _set("graph", "edges", 0, "depth", "one"),
+    "no number for an edge's gain": _set("graph", "edges", 0, "gain", None),
+    "a fraction for a fan": _set("graph", "parameters", 0, "fan_in", 2.5),
+    "a std beyond all floats": _set("parameters", 0, "std", 10**400),
     "no inputs": _set("graph", "inputs", []),
     "vertices that are words": _set("graph", "vertices", ["a", "b"]),
 }

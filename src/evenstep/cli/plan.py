@@ -15,6 +15,7 @@ from evenstep.cli.target import load_target
 from evenstep.errors import EvenstepError, InputError
 from evenstep.graph import Graph, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
 from evenstep.rules import BASE_WIDTH, Plan, plan_graph
+from evenstep.rules.plan import any_digits
 
 Value = TypeVar("Value")
 NASBENCH201_BASE = "0_00_300"  # one 3x3 convolution from the cell's input to its output
@@ -107,7 +108,8 @@ def _stream(space: _Space, options: dict[str, Any]) -> None:
             shown = _compact(code, made)
         except EvenstepError as error:
             shown = {"code": code, "line": number, "error": str(error)}
-        print(json.dumps(shown), flush=True)
+        with any_digits():
+            print(json.dumps(shown), flush=True)
 
 
 def _compact(code: str, made: Plan) -> dict[str, Any]:
@@ -118,10 +120,11 @@ def _compact(code: str, made: Plan) -> dict[str, Any]:
 
 
 def _print(made: Plan, values: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(values, indent=2))
-    else:
-        print_plan(made)
+    with any_digits():
+        if as_json:
+            print(json.dumps(values, indent=2))
+        else:
+            print_plan(made)
 
 
 def _space(

@@ -65,13 +65,22 @@ def export(
         row["curve"], row["provenance"] = json.dumps(row["curve"]), json.dumps(row["provenance"])
     if str(output) == "-":
         _write_csv(rows, sys.stdout)
-    elif output.suffix == ".csv":
-        with output.open("w", newline="") as file:
-            _write_csv(rows, file)
-    elif output.suffix == ".parquet":
-        _write_parquet(rows, output)
-    else:
+        return
+    if output.suffix not in (".csv", ".parquet"):
         raise InputError(f"output is '{output}'; give a file that ends in .csv or .parquet, or '-'")
+    try:
+        if output.suffix == ".csv":
+            with output.open("w", newline="") as file:
+                _write_csv(rows, file)
+        else:
+            _write_parquet(rows, output)
+    except OSError as error:
+        raise InputError(
+            f"output '{output}' cannot be written ({error.strerror or error}); give another file"
+        ) from None
+
+
+_COLUMNS = ("config", "lr", "seed", "loss", "status", "seconds", "curve", "provenance")
 
 
 def _open(path: Path) -> Store:
@@ -101,7 +110,7 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def _write_csv(rows: list[dict[str, Any]], file: Any) -> None:
-    writer = csv.DictWriter(file, ["config", "lr", "seed", "loss", "status", "seconds", "curve", "provenance"])
+    writer = csv.DictWriter(file, _COLUMNS)
     writer.writeheader()
     writer.writerows(rows)
 
@@ -112,4 +121,7 @@ def _write_parquet(rows: list[dict[str, Any]], output: Path) -> None:
         from pyarrow import parquet
     except ImportError:
         raise InputError("Parquet needs the package pyarrow; install it with pip install 'evenstep[parquet]'") from None
-    parquet.write_table(pa.Table.from_pylist(rows), output)
+    # Named types: a column of missing losses, or no row at all, would otherwise have none.
+    kinds = {"lr": pa.float64(), "seed": pa.int64(), "loss": pa.float64(), "seconds": pa.float64()}
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in _COLUMNS])
+    parquet.write_table(pa.Table.from_pylist(rows, schema=schema), output)

@@ -112,7 +112,7 @@ def _from_file(path: Path) -> Any:
                 return torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["targets"])
         values = torch.load(path, weights_only=True)
         return (values["inputs"], values["targets"]) if isinstance(values, dict) else tuple(values)
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError, EOFError) as error:
+    except Exception as error:  # a file of another kind fails in torch.load with nearly any exception
         raise InputError(
             f"the data file '{path}' cannot be read ({type(error).__name__}: {error}); it needs arrays 'inputs' and "
             "'targets'"

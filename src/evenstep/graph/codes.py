@@ -92,22 +92,29 @@ def nasbench201_string(wiring: Wiring) -> str:
     return "+".join("|" + "".join(f"{op}~{source}|" for source, op in enumerate(row)) for row in rows)
 
 
+def _shown(code: str) -> str:
+    """Return a code as an error quotes it: of one too long for a line, both ends."""
+    return code if len(code) <= 80 else f"{code[:50]}...{code[-20:]}"
+
+
 def _digit_rows(code: str, allowed: str, count: int) -> list[list[int]]:
     if not code.strip():
         raise GraphError("the code is empty, a graph of one vertex; give at least one row, such as '2'")
     rows = []
     for number, row in enumerate(code.strip().split("_"), start=1):
         if not row.isascii() or not row.isdigit():
-            raise GraphError(f"row {number} of code '{code}' is '{row}'; rows hold digits {allowed}, joined by '_'")
+            raise GraphError(
+                f"row {number} of code '{_shown(code)}' is '{_shown(row)}'; rows hold digits {allowed}, joined by '_'"
+            )
         if len(row) != number:
             raise GraphError(
-                f"row {number} of code '{code}' has {len(row)} digits ('{row}'); it needs {number}, "
+                f"row {number} of code '{_shown(code)}' has {len(row)} digits ('{_shown(row)}'); it needs {number}, "
                 "one for each earlier vertex"
             )
         digits = [int(digit) for digit in row]
         for digit in digits:
             if digit >= count:
-                raise GraphError(f"row {number} of code '{code}' holds the digit {digit}; digits are {allowed}")
+                raise GraphError(f"row {number} of code '{_shown(code)}' holds the digit {digit}; digits are {allowed}")
         rows.append(digits)
     return rows
 
@@ -117,17 +124,19 @@ def _string_rows(code: str) -> list[list[int]]:
     for number, row in enumerate(code.strip().split("+"), start=1):
         cells = row.strip().strip("|").split("|")
         if len(cells) != number:
-            raise GraphError(f"row {number} of cell '{code}' has {len(cells)} operators; it needs {number}")
+            raise GraphError(f"row {number} of cell '{_shown(code)}' has {len(cells)} operators; it needs {number}")
         digits = []
         for source, cell in enumerate(cells):
             op, _, given = cell.partition("~")
             if op not in NASBENCH201_OPS:
                 raise GraphError(
-                    f"row {number} of cell '{code}' holds '{cell}'; operators are {', '.join(NASBENCH201_OPS)}"
+                    f"row {number} of cell '{_shown(code)}' holds '{_shown(cell)}'; "
+                    f"operators are {', '.join(NASBENCH201_OPS)}"
                 )
             if given != str(source):
                 raise GraphError(
-                    f"row {number} of cell '{code}' holds '{cell}' where the source is {source}; write '{op}~{source}'"
+                    f"row {number} of cell '{_shown(code)}' holds '{_shown(cell)}' "
+                    f"where the source is {source}; write '{op}~{source}'"
                 )
             digits.append(NASBENCH201_OPS.index(op))
         rows.append(digits)

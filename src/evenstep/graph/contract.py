@@ -11,7 +11,7 @@ from evenstep.graph.model import Edge, Graph
 
 
 def contracted(graph: Graph) -> Graph:
-    """Return the graph with nested sums flattened and activations folded into the weights beside them.
+    """Return the graph with nested sums flattened, and activations and signs folded into the weights beside them.
 
     An activation that only weights read joins each of them (order pre); what is left joins the weight before it (order
     post). A network that sums activations and nowhere pre-activations is of order post throughout.
@@ -19,6 +19,7 @@ def contracted(graph: Graph) -> Graph:
     work = _Work.of(graph)
     names = [vertex.name for vertex in graph.vertices]
     for name in names:
+        work.absorb(name)
         work.splice(name)
     folds = [work.fold_before, work.fold_behind]
     for fold in reversed(folds) if work.sums_activations_only() else folds:
@@ -86,7 +87,11 @@ class _Work:
             return
         ((number, activation),) = self.incoming[vertex].items()
         readers = list(self.outgoing[vertex].items())
-        if activation.op != "activation" or any(e.op != "weight" or e.activation for _, e in readers):
+        if (
+            activation.op != "activation"
+            or activation.window > 1
+            or any(e.op != "weight" or e.activation for _, e in readers)
+        ):
             return
         self.take(number, activation)
         for reader, edge in readers:
@@ -101,6 +106,24 @@ class _Work:
                     depth=edge.depth + activation.depth,
                 ),
             )
+        self.drop(vertex)
+
+    def absorb(self, vertex: str) -> None:
+        """Fold a sign, or a parameter that is added (a bias written out), into the one weight before it.
+
+        A weight's field is as good as its negative. Other factors stay: the weight is sized without them.
+        """
+        if not self._inner_sum(vertex) or len(self.incoming[vertex]) != 1 or len(self.outgoing[vertex]) != 1:
+            return
+        ((before, weight),) = self.incoming[vertex].items()
+        ((number, out),) = self.outgoing[vertex].items()
+        bare = weight.op == "weight" and not weight.activation
+        plain = replace(out, amplitude=abs(out.amplitude), parameters=()) == Edge(vertex, out.target, "identity")
+        if not bare or not plain or out.target not in self.sums:
+            return
+        self.take(number, out)
+        self.take(before, weight)
+        self.put(before, replace(weight, target=out.target, parameters=(*weight.parameters, *out.parameters)))
         self.drop(vertex)
 
     def splice(self, vertex: str) -> None:
@@ -122,7 +145,7 @@ class _Work:
             return
         ((before, weight),) = self.incoming[vertex].items()
         ((number, activation),) = self.outgoing[vertex].items()
-        if weight.op != "weight" or weight.activation or activation.op != "activation":
+        if weight.op != "weight" or weight.activation or activation.op != "activation" or activation.window > 1:
             return
         self.take(number, activation)
         self.take(before, weight)

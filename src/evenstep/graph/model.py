@@ -8,11 +8,12 @@ followed by a weight (`activation_first`, the order `pre`), or a weight followed
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from evenstep.errors import GraphError
 
@@ -24,7 +25,7 @@ OPS = frozenset(
         "weight",  # a fresh, independent, zero-mean field: linear, convolution, embedding, bilinear
         "recurrent",  # one opaque weighted block: LSTM, GRU, RNN
         "identity",  # a coherent copy, times `amplitude`: skip, reshape, dropout, scalar multiple
-        "activation",  # a nonlinearity standing alone
+        "activation",  # a nonlinearity standing alone, averaged over `window` positions (a variance: squares)
         "norm",  # takes the mean out and resets the second moment to one: batch, layer, group, instance
         "rms_norm",  # resets the second moment to one, keeps the mean
         "average",  # a mean over `window` positions: pooling, mean
@@ -41,8 +42,9 @@ class Parameter:
     """Describe one parameter: what it is for and the sizes the rules need.
 
     `fan_in` and `fan_out` count what one output unit reads and one input unit feeds, kernel positions included;
-    `kernel_size` is the geometric mean of the kernel's sides (1 for a matrix); `measured` is the root mean square
-    of its values when the network was traced.
+    `kernel_axes` is the number of axes a convolution's kernel slides along (0 for everything else, whatever its
+    shape) and `kernel_size` the geometric mean of its sides; `measured` is the root mean square of its values when
+    the network was traced.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Parameter:
     fan_in: int = 1
     fan_out: int = 1
     kernel_size: float = 1.0
+    kernel_axes: int = 0
     trainable: bool = True
     measured: float | None = None
     note: str = ""
@@ -193,8 +196,8 @@ class Graph:
         return {vertex.name: vertex.merge for vertex in self.vertices}
 
     def in_degree(self, vertex: str) -> int:
-        """Count the summands that meet at a vertex: all incoming edges of a sum, one for anything else."""
-        count = len(self.incoming[vertex])
+        """Count the summands that meet at a vertex: what only steers is none; one for anything but a sum."""
+        count = sum(edge.op != "modulate" for edge in self.incoming[vertex])
         return count if self.merge[vertex] == "sum" else min(count, 1)
 
     def live(self) -> Graph:
@@ -224,8 +227,9 @@ class Graph:
 
     @cached_property
     def convolutions(self) -> tuple[Parameter, ...]:
-        """The weights that are kernels with spatial sides (a bilinear form has none)."""
-        return tuple(p for p in self.parameters if len(p.shape) > 2 and p.role == "weight" and p.note != "bilinear")
+        """The weights on edges of this graph that are kernels and slide along at least one axis."""
+        used = {name for edge in self.edges if edge.has_weight for name in edge.parameters}
+        return tuple(p for p in self.parameters if p.kernel_axes and p.role == "weight" and p.name in used)
 
     def relabelled(self, names: Mapping[str, str]) -> Graph:
         """Return the same graph with its vertices renamed (names left out stay)."""
@@ -255,12 +259,26 @@ class Graph:
     def from_dict(cls, values: Mapping[str, Any]) -> Graph:
         """Rebuild a graph from `to_dict`."""
         return cls.build(
-            (Vertex(**v) for v in values["vertices"]),
-            (Edge(**{**e, "parameters": tuple(e.get("parameters", ()))}) for e in values["edges"]),
+            (_checked(Vertex(**v)) for v in values["vertices"]),
+            (_checked(Edge(**{**e, "parameters": tuple(e.get("parameters", ()))})) for e in values["edges"]),
             inputs=values["inputs"],
             outputs=values["outputs"],
-            parameters=(Parameter(**{**p, "shape": tuple(p.get("shape", ()))}) for p in values["parameters"]),
+            parameters=(_checked(Parameter(**{**p, "shape": tuple(p.get("shape", ()))})) for p in values["parameters"]),
         )
+
+
+Part = TypeVar("Part", Vertex, Edge, Parameter)
+
+
+def _checked(value: Part) -> Part:
+    """Return a part read from text, or raise if a number in it is none."""
+    for f in fields(value):
+        given = getattr(value, f.name)
+        if type(f.default) is int and (type(given) is not int or given < 0):
+            raise GraphError(f"{f.name} of {value} is {given!r}; give a whole number")
+        if type(f.default) is float and not (type(given) in (int, float) and math.isfinite(given)):
+            raise GraphError(f"{f.name} of {value} is {given!r}; give a number")
+    return value
 
 
 def _sparse(value: Vertex | Edge | Parameter) -> dict[str, Any]:

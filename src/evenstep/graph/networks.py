@@ -11,6 +11,8 @@ from evenstep.graph.codes import Wiring, parse_dag_code, parse_nasbench201_code
 from evenstep.graph.model import Edge, Graph, Parameter, Vertex
 from evenstep.graph.windows import average_share, tap_coverage
 
+# No layer comes near; beyond, fans overflow a float.
+_LARGEST_SIZE = 10**12
 Order = Literal["pre", "post"]
 Norm = Literal["none", "batch", "layer"]
 
@@ -71,7 +73,15 @@ class _Layer:
         names = [f"{name}.weight"]
         shape = (sizes[1], sizes[0], *side)
         sheet.parameters.append(
-            Parameter(names[0], "weight", shape, fan_in=fan_in, fan_out=fan_out, kernel_size=float(self.kernel))
+            Parameter(
+                names[0],
+                "weight",
+                shape,
+                fan_in=fan_in,
+                fan_out=fan_out,
+                kernel_size=float(self.kernel),
+                kernel_axes=len(side),
+            )
         )
         if self.bias:
             names.append(f"{name}.bias")
@@ -192,6 +202,8 @@ def _dag(
 ) -> Graph:
     if order not in ("pre", "post"):
         raise InputError(f"order is '{order}'; choose 'pre' or 'post'")
+    if not activation:
+        raise InputError("activation is empty; name one, such as relu")
     if norm not in ("none", "batch", "layer"):
         raise InputError(f"norm is '{norm}'; choose 'none', 'batch' or 'layer'")
     if norm != "none" and order == "post":
@@ -247,3 +259,5 @@ def _check(**sizes: int) -> None:
     for name, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"{name} is {value!r}; give a whole number from 1 up")
+        if value > _LARGEST_SIZE:
+            raise InputError(f"{name} has {len(str(value))} digits; give a whole number up to {_LARGEST_SIZE}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any
 
 import torch
@@ -59,8 +60,9 @@ def param_groups(model: nn.Module, plan: Plan, *, lr: float | None = None, **opt
     base = plan.base if lr is None else lr
     if base is None:
         raise PlanError("the plan holds factors only; give the base's learning rate: plan.param_groups(model, lr=...)")
-    if isinstance(base, bool) or not isinstance(base, int | float) or not math.isfinite(base) or base <= 0:
+    if isinstance(base, bool) or not isinstance(base, Real) or not math.isfinite(base) or base <= 0:
         raise InputError(f"lr is {base!r}; give a finite number above 0")
+    rate = float(base)
     for reserved in ("params", "name"):
         if reserved in options:
             raise InputError(f"option '{reserved}' is set by the plan; leave it out")
@@ -69,7 +71,7 @@ def param_groups(model: nn.Module, plan: Plan, *, lr: float | None = None, **opt
         # Twelve digits: rates that differ by rounding alone belong together.
         scale = float(f"{planned.lr_scale:.12g}")
         if scale not in groups:
-            groups[scale] = {"params": [], "lr": base * scale, "name": planned.name, **options}
+            groups[scale] = {"params": [], "lr": rate * scale, "name": planned.name, **options}
         groups[scale]["params"].append(parameter)
     for group in groups.values():
         if len(group["params"]) > 1:

@@ -104,9 +104,15 @@ def _explained(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], 
     text = f"{type(error).__name__} {error}".lower()
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     if any(mark in text for mark in _DATA_DEPENDENT):
+        dropped = ", or call eval() first if it drops layers at random" if model.training else ""
         return TraceError(
-            f"{kind} cannot be read as a graph: its control flow depends on the data{where}; use torch.where or "
-            "torch.cond there, or plan the parts on either side of it"
+            f"{kind} cannot be read as a graph: its control flow depends on the data{where}; use torch.where there, "
+            f"or plan the parts on either side of it{dropped}"
+        )
+    if "register a pytree" in text:
+        return TraceError(
+            f"{kind} takes or returns a type torch.export does not know ({said.split(', which')[0]}); return tensors "
+            "in tuples, lists or dictionaries, or register a dataclass with torch.export.register_dataclass"
         )
     given = ", ".join(_shown(value) for value in (*args, *kwargs.values()))
     return TraceError(

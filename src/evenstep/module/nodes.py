@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.fx.node import map_aggregate
 
 from evenstep.errors import TraceError
 from evenstep.module.ops import op_name
-from evenstep.module.values import Constant, Shape, flattened
+from evenstep.module.values import Call, Constant, ParameterValue, Shape, flattened
+
+_VALUES = (ParameterValue, Constant)
 
 
 def require_fixed_size(node: fx.Node, result: Any) -> None:
@@ -37,12 +42,62 @@ def each_output(result: Any, make: Any) -> Any:
     return None if shape is None else make(shape)
 
 
+def written_by(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes whose tensors an operator overwrites in place."""
+    return [
+        value
+        for argument, value in zip(_schema_arguments(node), node.args, strict=False)
+        if isinstance(value, fx.Node) and argument.alias_info is not None and argument.alias_info.is_write
+    ]
+
+
+def viewed_by(node: fx.Node) -> fx.Node | None:
+    """Return the node whose memory an operator's output shares (a slice's tensor), None if the output is its own."""
+    for argument, value in zip(_schema_arguments(node), node.args, strict=False):
+        if isinstance(value, fx.Node) and argument.alias_info is not None and not argument.alias_info.is_write:
+            return value
+    return None
+
+
+def _schema_arguments(node: fx.Node) -> Any:
+    schema = getattr(node.target, "_schema", None)
+    return () if schema is None else schema.arguments
+
+
+def repeated(node: fx.Node, call: Call) -> Callable[[], Any] | None:
+    """Return a function that computes an operator on the real values, once; None if it reads a signal or draws.
+
+    An operator that writes in place is given copies.
+    """
+    target = node.target
+    schema, tags = getattr(target, "_schema", None), getattr(target, "tags", ())
+    operands = [v for v in flattened((call.args, tuple(call.kwargs.values()))) if isinstance(v, _VALUES)]
+    if schema is None or call.signals() or torch.Tag.nondeterministic_seeded in tags:
+        return None
+    if any(value.tensor is None for value in operands):
+        return None
+
+    def values(value: Any) -> Any:
+        if not isinstance(value, _VALUES) or value.tensor is None:
+            return value
+        return value.tensor().clone() if schema.is_mutable else value.tensor()
+
+    @cache
+    def compute() -> Any:
+        args = map_aggregate(call.args, values)
+        kwargs = map_aggregate(dict(call.kwargs), values)
+        with torch.no_grad():
+            return target(*args, **kwargs)  # type: ignore[operator]
+
+    return compute
+
+
 def attribute(module: nn.Module, target: str) -> Any:
     """Return what a dotted name stands for in a module, tensors as constants."""
     value: Any = module
     for part in target.split("."):
         value = getattr(value, part)
-    return Constant(tuple(value.shape)) if isinstance(value, torch.Tensor) else value
+    return Constant(tuple(value.shape), tensor=lambda: value) if isinstance(value, torch.Tensor) else value
 
 
 def module_path(node: fx.Node) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -20,11 +22,14 @@ from evenstep.module.nodes import (
     each_output,
     module_path,
     place_of,
+    repeated,
     require_fixed_size,
     shape_of,
     vertex_name,
+    viewed_by,
+    written_by,
 )
-from evenstep.module.ops import handler_of, op_name
+from evenstep.module.ops import handler_of, moves_entries, op_name
 from evenstep.module.unwrap import own_name, unwrapped
 from evenstep.module.values import (
     Call,
@@ -39,6 +44,8 @@ from evenstep.module.values import (
 
 OnUnknown = Literal["raise", "identity"]
 _PRECEDENCE = {"weight": 0, "gain": 1, "bias": 2, "raw": 3}
+# Operators that run a graph inside as it stands; others with graphs inside (cond, while_loop) choose and repeat.
+_TRANSPARENT = ("wrap_with_set_grad_enabled", "wrap_with_autocast", "wrap", "tag_activation_checkpoint")
 OUTSIDE = "outside the theory"
 
 
@@ -80,6 +87,7 @@ class _Drawing:
     edges: list[Edge] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
     uses: dict[str, ParameterUse] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)  # vertex -> the one last written into it in part
     operator_of: dict[int, str] = field(default_factory=dict)  # position of an unknown edge -> operator
 
     def vertex(self, wanted: str, merge: Any = "sum") -> str:
@@ -113,6 +121,7 @@ class _Tracer:
         self.tensors: dict[str, torch.Tensor] = {own_name(n): p for n, p in model.named_parameters()}
         self.tensors |= dict(model.named_buffers())
         self.sizes: dict[str, float | None] = {}
+        self.made: dict[str, Callable[[], Any]] = {}  # tensors computed from parameters and buffers, by name
 
     # Reading
 
@@ -131,13 +140,14 @@ class _Tracer:
             if shape is None:
                 values[name] = None
             elif spec.kind == InputKind.PARAMETER:
-                values[name] = ParameterValue((self.canonical[str(spec.target)],), shape)
+                own = self.canonical[str(spec.target)]
+                values[name] = ParameterValue((own,), shape, tensor=self._values_of(own))
             elif spec.kind == InputKind.USER_INPUT:
                 vertex = self.drawing.vertex("input" if count == 1 else f"input.{name}")
                 self.drawing.inputs.append(vertex)
                 values[name] = Signal(vertex, shape)
             else:
-                values[name] = Constant(shape, buffer=spec.target)
+                values[name] = Constant(shape, buffer=spec.target, tensor=self._values_of(str(spec.target)))
         results = self._walk(program.graph_module, values)
         wanted = [
             spec.kind == OutputKind.USER_OUTPUT for spec in signature.output_specs
@@ -159,6 +169,8 @@ class _Tracer:
                 args = fx.node.map_arg(node.args, lambda n: values[n.name])
                 kwargs = fx.node.map_arg(node.kwargs, lambda n: values[n.name])
                 values[node.name] = self._call(node, args, kwargs)
+                for changed in written_by(node):
+                    self._write(changed, values[node.name], values)
             elif node.op == "output":
                 return fx.node.map_arg(node.args[0], lambda n: values[n.name])
         return None
@@ -166,9 +178,8 @@ class _Tracer:
     def _call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.target is operator.getitem:
             return args[0][args[1]] if isinstance(args[0], list | tuple) else args[0]
-        inner = next((a for a in args if isinstance(a, fx.GraphModule)), None)
-        if inner is not None and "cond" not in str(node.target):  # autocast, no_grad, checkpoint: look inside
-            return self._inline(inner, args)
+        if str(node.target) in _TRANSPARENT:
+            return self._inline(next(a for a in args if isinstance(a, fx.GraphModule)), args)
         result = node.meta.get("val")
         require_fixed_size(node, result)
         call = Call(
@@ -180,17 +191,37 @@ class _Tracer:
             self._rms,
         )
         if not call.signals():
-            return self._offpath(call, result)
+            return self._offpath(call, node, result)
         kinds = {value.dtype for value in flattened(result) if isinstance(value, torch.Tensor)}
         if kinds == {torch.bool} or not kinds:
             return each_output(result, lambda shape: Constant(shape))
         if not any(kind.is_floating_point or kind.is_complex for kind in kinds):
             outcome = Outcome((Incoming(call.signals()[0]),))  # whole numbers: token ids and their like
         else:
-            outcome = self._outcome(call, node)
+            outcome = _with_all_parameters(self._outcome(call, node), call)
         if not outcome.incoming:
-            return self._offpath(call, result)
+            return self._offpath(call, node, result)
         return self._draw(node, outcome, result)
+
+    def _write(self, node: fx.Node, value: Any, values: dict[str, Any]) -> None:
+        """Note that a node's tensor was overwritten in place, and with it a part of what it is a view of."""
+        values[node.name] = value
+        base = viewed_by(node)
+        if base is None or not isinstance(value, Signal):
+            return
+        whole = shape_of(base.meta.get("val")) or ()
+        share = math.prod(value.shape) / max(math.prod(whole), 1)
+        before = values[base.name]
+        if isinstance(before, Signal) and self.drawing.written.get(before.vertex) == value.vertex:
+            return  # `x[i] += y` writes twice: in place, and once more what is there already
+        if not isinstance(before, Signal) or share >= 1:  # a fresh tensor is filled part by part
+            self._write(base, Signal(value.vertex, whole), values)
+            return
+        vertex = self.drawing.vertex(f"{value.vertex}.written", "concat")
+        self.drawing.edges.append(Edge(before.vertex, vertex, "identity", gain=1 - share))
+        self.drawing.edges.append(Edge(value.vertex, vertex, "identity", gain=share))
+        self.drawing.written[vertex] = value.vertex
+        self._write(base, Signal(vertex, whole), values)
 
     def _inline(self, inner: fx.GraphModule, args: Any) -> Any:
         given = args[[a is inner for a in args].index(True) + 1 :]
@@ -228,13 +259,30 @@ class _Tracer:
             uses=tuple(ParameterUse(name, "raw", note=note) for name in names),
         )
 
-    def _offpath(self, call: Call, result: Any) -> Any:
-        """Return what an operator makes of parameters and constants alone."""
-        names = tuple(dict.fromkeys(name for value in call.parameters() for name in value.names))
-        if names:
-            return each_output(result, lambda shape: ParameterValue(names, shape))
-        buffers = [v.buffer for v in call.args if isinstance(v, Constant) and v.buffer]
-        return each_output(result, lambda shape: Constant(shape, buffer=buffers[0] if buffers else None))
+    def _offpath(self, call: Call, node: fx.Node, result: Any) -> Any:
+        """Return what an operator makes of parameters and constants alone, with its values where they can be had."""
+        compute = repeated(node, call)
+        if isinstance(result, list | tuple):
+            return [
+                self._made(call, node, part, compute and partial(_item, compute, i)) for i, part in enumerate(result)
+            ]
+        return self._made(call, node, result, compute)
+
+    def _made(self, call: Call, node: fx.Node, result: Any, compute: Callable[[], Any] | None) -> Any:
+        shape = shape_of(result)
+        if shape is None:
+            return None
+        label = f"{node.name} of {call.module or type(self.model).__name__}"
+        sources = call.parameters()
+        if not sources:
+            if compute:
+                self.made[label] = compute
+            return Constant(shape, label if compute else None, compute)
+        names = tuple(dict.fromkeys(name for value in sources for name in value.names))
+        if not compute or (moves_entries(call.op) and not any(value.made for value in sources)):
+            return ParameterValue(names, shape, tensor=compute)
+        self.made[label] = compute
+        return ParameterValue(names, shape, label, compute)
 
     # Drawing
 
@@ -289,14 +337,14 @@ class _Tracer:
         return replace(graph, parameters=marked)
 
     def _parameters(self) -> list[Parameter]:
-        """Return every parameter of the module once, then the buffers that serve as weights."""
+        """Return every parameter of the module once, then the buffers and computed tensors that serve as weights."""
         made = []
         for full_name, tensor in self.model.named_parameters():
             made.append(self._parameter(own_name(full_name), tensor, trainable=tensor.requires_grad))
         known = {parameter.name for parameter in made}
         for name in self.drawing.uses:
-            if name not in known:
-                made.append(self._parameter(name, self.tensors[name], trainable=False))
+            if name not in known and (fixed := self._tensor(name)) is not None:
+                made.append(self._parameter(name, fixed, trainable=False))
         return made
 
     def _parameter(self, name: str, tensor: torch.Tensor, *, trainable: bool) -> Parameter:
@@ -308,6 +356,7 @@ class _Tracer:
             fan_in=use.fan_in,
             fan_out=use.fan_out,
             kernel_size=use.kernel_size,
+            kernel_axes=use.kernel_axes,
             trainable=trainable,
             measured=self._rms(name),
             note=use.note,
@@ -316,12 +365,39 @@ class _Tracer:
     def _rms(self, name: str) -> float | None:
         """Return the root mean square of a parameter or buffer, None where its values are not at hand."""
         if name not in self.sizes:
-            tensor = self.tensors.get(name)
-            if tensor is None or tensor.is_meta or not tensor.is_floating_point():
+            tensor = self._tensor(name)
+            if tensor is None or tensor.is_meta or not (tensor.is_floating_point() or tensor.is_complex()):
                 self.sizes[name] = None
             else:
-                self.sizes[name] = float(tensor.detach().float().square().mean().sqrt())
+                self.sizes[name] = float(tensor.detach().abs().float().square().mean().sqrt())
         return self.sizes[name]
+
+    def _tensor(self, name: str) -> torch.Tensor | None:
+        """Return a parameter, a buffer, or what was computed from them."""
+        if name in self.made:
+            tensor = self.made[name]()
+            return tensor if isinstance(tensor, torch.Tensor) else None
+        return self.tensors.get(name)
+
+    def _values_of(self, name: str) -> Callable[[], Any] | None:
+        tensor = self.tensors.get(name)
+        return None if tensor is None or tensor.is_meta else lambda: tensor.detach()
+
+
+def _item(compute: Callable[[], Any], position: int) -> Any:
+    return compute()[position]
+
+
+def _with_all_parameters(outcome: Outcome, call: Call) -> Outcome:
+    """Return the outcome with parameters its handler left out (a bias on attention's scores) on the first edge."""
+    known = {use.name for use in outcome.uses}
+    names = dict.fromkeys(name for value in call.parameters() for name in value.names if name not in known)
+    if not names or not outcome.incoming:
+        return outcome
+    first, *others = outcome.incoming
+    uses = tuple(ParameterUse(name, "raw", note=f"steers operator '{call.op}'") for name in names)
+    first = replace(first, parameters=(*first.parameters, *names))
+    return replace(outcome, incoming=(first, *others), uses=(*outcome.uses, *uses))
 
 
 def _touched(graph: Graph, operators: Mapping[int, str]) -> dict[str, str]:

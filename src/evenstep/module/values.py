@@ -25,18 +25,28 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class ParameterValue:
-    """A parameter, or a tensor computed from parameters alone: their names and its shape."""
+    """A parameter, or a tensor computed from parameters alone: their names and its shape.
+
+    `made` names the tensor where it is more than the entries of parameters moved about (a normed weight, an
+    exponential): its size then does not follow from drawing them. `tensor` gives its values where they can be had.
+    """
 
     names: tuple[str, ...]
     shape: Shape
+    made: str | None = None
+    tensor: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A tensor that depends on neither inputs nor parameters: buffers, masks, positions."""
+    """A tensor that depends on neither inputs nor parameters: buffers, masks, positions.
+
+    `buffer` names the buffer, or what was computed from one; `tensor` gives its values where they can be had.
+    """
 
     shape: Shape
     buffer: str | None = None
+    tensor: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,7 @@ class ParameterUse:
     fan_in: int = 1
     fan_out: int = 1
     kernel_size: float = 1.0
+    kernel_axes: int = 0
     note: str = ""
 
 

@@ -56,6 +56,7 @@ _FUNCTIONS: dict[str, Callable[[Array, float], Array]] = {
     "hardsigmoid": lambda z, _: np.clip(z + 3.0, 0.0, 6.0) / 6.0,
     "hardtanh": lambda z, _: np.clip(z, -1.0, 1.0),
     "softplus": lambda z, beta: _softplus(z, beta),
+    "softshrink": lambda z, width: np.sign(z) * np.maximum(np.abs(z) - width, 0.0),
     "softsign": lambda z, _: z / (1.0 + np.abs(z)),
     "abs": lambda z, _: np.abs(z),
     "square": lambda z, _: z**2,
@@ -72,9 +73,10 @@ _FUNCTIONS: dict[str, Callable[[Array, float], Array]] = {
 }
 # Below this, functions with a pole at zero are cut off.
 _TINY = 1e-3
-_DEFAULTS = {"leaky_relu": 0.01, "elu": 1.0, "celu": 1.0, "softplus": 1.0}
+_DEFAULTS = {"leaky_relu": 0.01, "elu": 1.0, "celu": 1.0, "softplus": 1.0, "softshrink": 0.5}
 _SPECIAL = ("glu", "softmax")  # of more than one entry
 _POSITIVE = frozenset({"sqrt", "rsqrt", "reciprocal", "log"})  # functions that are asked about positive numbers
+_DIVIDES = frozenset({"celu", "softplus", "softmax"})  # functions that divide by their parameter
 _HOMOGENEOUS = frozenset({"relu", "leaky_relu", "abs"})
 _NODES = 4001
 _SPAN = 9.0
@@ -102,9 +104,13 @@ def _parse(activation: str) -> tuple[str, float]:
     if name not in _FUNCTIONS and name not in _SPECIAL:
         raise InputError(f"activation '{activation}' is not known; choose one of {', '.join(known_activations())}")
     try:
-        return name, float(given) if given else _DEFAULTS.get(name, 1.0)
+        parameter = float(given) if given else _DEFAULTS.get(name, 1.0)
     except ValueError:
         raise InputError(f"activation '{activation}' has the parameter '{given}'; give a number") from None
+    if not math.isfinite(parameter) or (parameter <= 0 and name in _DIVIDES):
+        kind = "a number above 0" if name in _DIVIDES else "a finite number"
+        raise InputError(f"activation '{activation}' has the parameter '{given}'; give {kind}")
+    return name, parameter
 
 
 @lru_cache(maxsize=65536)

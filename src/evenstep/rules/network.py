@@ -76,7 +76,7 @@ class Rule(Protocol):
 
 def kernel_factors(network: Network, base: Network) -> tuple[Factor, ...]:
     """Return q_base / q, the rate falls with the kernel size (`eq:lr_cnn`); nothing without convolutions."""
-    if not network.graph.convolutions:
+    if not network.live.convolutions:
         return ()
     size, base_size = network.kernel_size, base.kernel_size
     return (Factor("kernel", base_size / size, f"base kernel {base_size:.4g} / kernel {size:.4g}"),)

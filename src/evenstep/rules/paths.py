@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from evenstep.rules.network import Factor, Network, Optimizer, kernel_factors
 
+_LARGEST_EXPONENT = 700.0
+
 
 @dataclass(frozen=True)
 class Paths:
@@ -26,8 +28,9 @@ class Paths:
         if not target_sum or not base_sum:
             topology = Factor("topology", 1.0, "no activation on any path: the rule is silent")
         else:
-            # In logarithms: the sums may have more digits than a float has room for.
-            value = math.exp(0.5 * (math.log(base_sum) - math.log(target_sum)))
+            # In logarithms: the sums may have more digits than a float has room for. So may their ratio: cut off.
+            exponent = 0.5 * (math.log(base_sum) - math.log(target_sum))
+            value = math.exp(min(max(exponent, -_LARGEST_EXPONENT), _LARGEST_EXPONENT))
             topology = Factor("topology", value, f"paths: root of {_short(base_sum)}/{_short(target_sum)}")
         return topology, *kernel_factors(network, base)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
 from typing import Any
@@ -15,6 +17,17 @@ from evenstep.rules.initialisation import INITS
 from evenstep.rules.network import OPTIMIZERS, Factor
 
 FORMAT = "evenstep-plan/1"
+
+
+@contextmanager
+def any_digits() -> Iterator[None]:
+    """Write and read whole numbers of any length: path counts outgrow Python's limit of 4300 digits."""
+    limit = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        yield
+    finally:
+        sys.set_int_max_str_digits(limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +128,16 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON text that `Plan.from_json` reads back to an equal plan."""
-        return json.dumps(self.to_dict(), allow_nan=False)
+        with any_digits():
+            return json.dumps(self.to_dict(), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
         """Read a plan written by `to_json`; anything else raises a `PlanError`."""
         try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            with any_digits():
+                values = json.loads(text)
+        except (TypeError, ValueError, RecursionError) as error:
             raise PlanError(
                 f"this is not a plan: its text is no JSON ({error}); write one with plan.to_json()"
             ) from None
@@ -133,7 +148,7 @@ class Plan:
             )
         try:
             return cls._from_values(values)
-        except (KeyError, TypeError, ValueError, AttributeError, EvenstepError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, EvenstepError) as error:
             raise PlanError(
                 f"the plan is damaged ({type(error).__name__}: {error}); make it again and write it with plan.to_json()"
             ) from None

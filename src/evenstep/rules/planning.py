@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Real
 from typing import Protocol
 
 from evenstep.errors import InputError
@@ -105,6 +106,7 @@ def _planned(
 
 def chain_like(graph: Graph) -> Graph:
     """Return the one-hidden-layer chain of the same kind: layers, order, norm and activation as in `graph`."""
+    graph = graph.live()
     # Only what counts as depth: the squares and roots of a norm written out are no activations of the network.
     used = Counter(edge.activation for edge in graph.edges if edge.activation and edge.depth and edge.op != "recurrent")
     common = [name for name, _ in used.most_common() if not name.startswith("softmax")]
@@ -118,9 +120,9 @@ def chain_like(graph: Graph) -> Graph:
 
 
 def _chosen(rule: str | Rule) -> Rule:
-    if not isinstance(rule, str):
+    if not isinstance(rule, str) and hasattr(rule, "factors"):
         return rule
-    if rule not in RULES:
+    if not isinstance(rule, str) or rule not in RULES:
         raise InputError(f"rule is '{rule}'; choose one of {', '.join(RULES)}")
     return RULES[rule]
 
@@ -128,7 +130,7 @@ def _chosen(rule: str | Rule) -> Rule:
 def _base(base: BaseSearch | float | None, base_graph: Graph | None) -> tuple[float | None, Graph | None]:
     if base is None:
         return None, base_graph
-    if isinstance(base, int | float) and not isinstance(base, bool):
+    if isinstance(base, Real) and not isinstance(base, bool):  # numpy's numbers too
         rate = float(base)
     elif hasattr(base, "best") and hasattr(base, "graph"):
         rate, base_graph = base.best, base_graph or base.graph
@@ -180,7 +182,7 @@ class _Writer:
             mean, why = 1.0, "starts at 1"
         scale, said = self._rate(parameter, positions)
         note = "" if positions or role == "raw" else "on no path from input to output; "
-        if parameter.note and parameter.note != "bilinear":
+        if parameter.note:
             note += f"{parameter.note}; "
         key = (note, said, why)
         reason = self.reasons.get(key)

@@ -160,17 +160,16 @@ class _Pass:
     # The three ways of joining
 
     def _sum(self, name: str, fresh: _Fresh, size: Sizing) -> Row:
-        incoming = self.graph.incoming[name]
         coherent: list[tuple[float, Row]] = []
         weights = []
-        for edge in incoming:
+        for edge in self.graph.incoming[name]:
             if edge.op == "weight" or edge.op == "recurrent":
                 weights.append(edge)
             else:
                 self._carry(edge, fresh, coherent)
         row = _combined(coherent)
         if weights:
-            self._weigh(name, weights, row, fresh, size, len(incoming))
+            self._weigh(name, weights, row, fresh, size, self.graph.in_degree(name))
         return row
 
     def _carry(self, edge: Edge, fresh: _Fresh, coherent: list[tuple[float, Row]]) -> None:
@@ -198,7 +197,7 @@ class _Pass:
             fresh.add(at.mean + spread * unit_mean, variance * (unit_second - unit_mean**2), depths)
         elif edge.op == "activation":
             mean, second = self.read(edge.source, edge.activation)
-            fresh.add(mean, max(second - mean**2, 0.0), depths)
+            fresh.add(mean, max(second - mean**2, 0.0) / edge.window, depths)
         else:
             raise GraphError(f"edge {edge.source}->{edge.target} has op '{edge.op}', which carries no signal")
 

@@ -36,7 +36,7 @@ def units_out(parameter: Parameter) -> float:
 
 def kernel_taps(parameter: Parameter) -> float:
     """Return the positions of a kernel: 1 for a matrix."""
-    return parameter.kernel_size ** max(len(parameter.shape) - 2, 0)
+    return parameter.kernel_size**parameter.kernel_axes
 
 
 def base_shape(base: Network) -> BaseShape:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -24,6 +26,7 @@ from evenstep.search.steppers import Stepper, stepper_for
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 _STREAMS = 8
+_EVALUATION_BATCH = {"cpu": 1024, "cuda": 4096}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,8 @@ class Fleet:
 
     def __init__(self, job: Job, copies: Sequence[Copy], device: torch.device) -> None:
         self.copies, self.recipe = list(copies), job.recipe
-        models = [job.start(one.seed) for one in copies]
+        started = {seed: job.start(seed) for seed in {one.seed for one in copies}}
+        models = [started[one.seed] for one in copies]  # copies of one seed start alike
         self.skeleton = copy.deepcopy(models[0]).to("meta")
         scales = {p.name: p.lr_scale for p in job.plan.parameters}
         tables = [dict(model.named_parameters()) for model in models]
@@ -262,6 +266,25 @@ def train(squad: Squad, data: Data, recipe: Recipe, *, precision: Precision = "f
         yield from _finished(squad, data, curves, gone, precision)
 
 
+def trial_seconds(squad: Squad, data: Data, recipe: Recipe, precision: Precision, steps: int) -> float:
+    """Return the time a step of a squad takes, after one that warms caches and allocators up."""
+    device = squad.factor.device
+    with _precision(precision, device):
+        stepping = Captured.of(squad, data, recipe, precision) or _Eager(squad, data, precision)
+        batches = itertools.cycle(itertools.islice(order(len(data[0]), recipe), steps + 1))
+        stepping.step_(next(batches))
+        start = _now(device)
+        for _ in range(steps):
+            stepping.step_(next(batches))
+        return (_now(device) - start) / steps
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
 class _Eager:
     """Steps taken one operator at a time."""
 
@@ -290,7 +313,7 @@ class Captured:
         side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(3):  # lets libraries choose their kernels before the recording
+            for _ in range(2):  # lets libraries choose their kernels before the recording
                 eager.step_(self.index)
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
@@ -357,14 +380,12 @@ def _finished(
 ) -> Iterator[Outcome]:
     """Evaluate what is left on the whole data set."""
     total = torch.zeros(len(squad.copies), dtype=torch.float64, device=squad.factor.device)
-    for start in range(0, len(data[0]), EVALUATION_BATCH):
-        part = slice(start, start + EVALUATION_BATCH)
+    size = _EVALUATION_BATCH[squad.factor.device.type]
+    for start in range(0, len(data[0]), size):
+        part = slice(start, start + size)
         with _autocast(precision, squad.factor.device):
             losses = squad.evaluate(data[0][part], data[1][part])
         total += losses.double() * len(data[0][part])
     for one, loss in zip(squad.copies, (total / len(data[0])).tolist(), strict=True):
         if one not in gone:
             yield Outcome(one, loss if math.isfinite(loss) else math.inf, tuple(curves[one]))
-
-
-EVALUATION_BATCH = 1024

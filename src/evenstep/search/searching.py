@@ -80,7 +80,8 @@ def search_lr(
         raise InputError(f"on_failure is '{on_failure}'; choose 'raise' or 'return'")
     if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
         raise InputError(f"seeds is {seeds!r}; give a whole number from 1 up")
-    _check_rates([start] if grid is None else grid)
+    _check_rates("start", [start])
+    _check_rates("grid", [] if grid is None else grid, empty=grid is None)
     tensors = as_tensors(data)
     recipe = Recipe(
         optimizer=optimizer,
@@ -96,12 +97,12 @@ def search_lr(
     graph = _graph(make_model, tensors) if plan is None else plan.graph
     planned = plan or plan_module(graph, init=init, optimizer=optimizer, base_graph=graph)
     job = Job.of(make_model, planned, recipe, range(seeds))
-    _try_out(job, tensors)
+    untrained = _try_out(job, tensors)
     own = _engine(engine) if isinstance(engine, str) else None
     session = None
     try:
         session = _Session(job, tensors, seeds, own or _given(engine), store, progress, resume=resume)
-        result = session.over_grid(grid, graph) if grid is not None else session.coarse_to_fine(start, graph)
+        result = session.over_grid(grid, graph) if grid is not None else session.coarse_to_fine(start, graph, untrained)
     finally:
         if session:
             session.close()
@@ -149,11 +150,16 @@ class _Session:
         rates = tuple(sorted(set(map(float, grid))))
         return chosen(rates, tuple(self.losses(list(rates))), graph)
 
-    def coarse_to_fine(self, start: float, graph: Graph) -> LRSearch:
-        """Train what the strategy wants, until it wants no more."""
+    def coarse_to_fine(self, start: float, graph: Graph, untrained: float) -> LRSearch:
+        """Train what the strategy wants, until it wants no more.
+
+        Losses far above the untrained network's are no minimum, whatever is beside them: units that died at a huge
+        rate leave such losses finite.
+        """
         known: dict[int, tuple[float, ...]] = {}
         low, high = -OCTAVES * OCTAVE, OCTAVES * OCTAVE
-        while positions := wanted({p: sum(s) / len(s) for p, s in known.items()}, low=low, high=high):
+        limit = untrained + abs(untrained)
+        while positions := wanted(_means(known, limit), low=low, high=high):
             losses = self.losses([rate_at(start, position) for position in positions])
             known |= dict(zip(positions, losses, strict=True))
         return of_positions(known, start, graph)
@@ -190,8 +196,21 @@ class _Session:
             self.progress(Progress(len(self.found), self.needed, best, value, diverged))
 
 
+def _means(known: dict[int, tuple[float, ...]], limit: float) -> dict[int, float]:
+    """Return the mean losses, infinite above a limit."""
+    means = {position: sum(losses) / len(losses) for position, losses in known.items()}
+    return {position: mean if mean <= limit else math.inf for position, mean in means.items()}
+
+
 def _graph(make_model: Callable[[], nn.Module], data: Data) -> Graph:
-    return trace(made(make_model, 0), data[0][: min(2, len(data[0]))])
+    model = made(make_model, 0)
+    _require_trainable(model)  # before the trace, which has no graph for a network without weights
+    return trace(model, data[0][: min(2, len(data[0]))])
+
+
+def _require_trainable(model: nn.Module) -> None:
+    if not any(p.requires_grad for p in model.parameters()):
+        raise InputError(f"{type(model).__name__} has no trainable parameters; there is nothing to train")
 
 
 def _given(engine: Engine | str) -> Engine:
@@ -210,22 +229,24 @@ def _engine(engine: str) -> Engine:
     raise InputError(f"engine is '{engine}'; choose 'local' or 'ray', or give an engine of your own")
 
 
-def _check_rates(rates: Sequence[float]) -> None:
-    if not len(rates):
-        raise InputError("the grid is empty; give at least one learning rate")
+def _check_rates(name: str, rates: Sequence[float], *, empty: bool = False) -> None:
+    if not len(rates) and not empty:
+        raise InputError(f"the {name} is empty; give at least one learning rate")
     for rate in rates:
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not math.isfinite(rate) or rate <= 0:
-            raise InputError(f"a learning rate is {rate!r}; give finite numbers above 0")
+            raise InputError(f"{name} holds the learning rate {rate!r}; give finite numbers above 0")
 
 
-def _try_out(job: Job, data: Data) -> None:
-    """Run one forward before many: a model, loss and data that do not fit are reported once and clearly."""
-    if not any(p.requires_grad for p in job.template.parameters()):
-        raise InputError(f"{type(job.template).__name__} has no trainable parameters; there is nothing to train")
+def _try_out(job: Job, data: Data) -> float:
+    """Return the untrained network's loss on a batch, infinite where it is not finite.
+
+    One forward before many: a model, loss and data that do not fit are reported once and clearly.
+    """
+    _require_trainable(job.template)
     model = job.start(0).train()
     size = min(job.recipe.batch_size, len(data[0]))
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
             value = job.recipe.loss(model(data[0][:size]), data[1][:size])
     except Exception as error:
         said = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
@@ -233,6 +254,7 @@ def _try_out(job: Job, data: Data) -> None:
             f"{type(model).__name__} and the loss do not fit the data (inputs {tuple(data[0].shape)}, targets "
             f"{tuple(data[1].shape)} {data[1].dtype}): {said}"
         ) from error
-    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+    if not isinstance(value, torch.Tensor) or value.dim() != 0:
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
         raise InputError(f"the loss returned {shape} for a batch; return one number, such as its mean")
+    return float(value) if math.isfinite(value) else math.inf

@@ -162,6 +162,7 @@ class Store:
             "readonly": "make it writable, or give another file",
             "read-only": "make it writable, or give another file",
             "full": "free some space and resume; what was written is safe",
+            "disk I/O": "free some space or check the disk, then resume; what was written is safe",
             "unable to open": "check that its folder exists and can be written to",
             "not a database": "it is another kind of file: give another name",
             "malformed": "the file is damaged: restore a copy or give another name",

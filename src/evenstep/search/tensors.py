@@ -14,10 +14,11 @@ from evenstep.search.job import Data
 
 def as_tensors(data: Any) -> Data:
     """Return (inputs, targets) from such a pair, a map-style `Dataset` of pairs, or a `DataLoader`'s data set."""
-    if isinstance(data, DataLoader):
-        data = _joined(list(data)) if isinstance(data.dataset, IterableDataset) else data.dataset
-    if isinstance(data, Dataset) and not isinstance(data, tuple):
-        data = _stacked(data)
+    with torch.random.fork_rng(devices=[]):  # loaders, and data sets that vary their examples, draw random numbers
+        if isinstance(data, DataLoader):
+            data = _joined(list(data)) if isinstance(data.dataset, IterableDataset) else data.dataset
+        if isinstance(data, Dataset) and not isinstance(data, tuple):
+            data = _stacked(data)
     if not (isinstance(data, list | tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)):
         raise InputError(
             f"data is {type(data).__name__}; give a pair of tensors (inputs, targets), a Dataset or a DataLoader"
@@ -45,11 +46,23 @@ def _stacked(data: Dataset[Any]) -> Data:
         ) from None
     if not pairs:
         raise InputError("data is empty; give at least one example")
-    inputs, targets = zip(*((torch.as_tensor(x), torch.as_tensor(y)) for x, y in pairs), strict=True)
-    return torch.stack(inputs), torch.stack(targets)
+    try:
+        inputs, targets = zip(*((torch.as_tensor(x), torch.as_tensor(y)) for x, y in pairs), strict=True)
+        return torch.stack(inputs), torch.stack(targets)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise _unlike(type(data).__name__, error) from None
 
 
 def _joined(batches: list[Any]) -> Data:
     if not batches:
         raise InputError("data is empty; give at least one example")
-    return torch.cat([inputs for inputs, _ in batches]), torch.cat([targets for _, targets in batches])
+    try:
+        return torch.cat([inputs for inputs, _ in batches]), torch.cat([targets for _, targets in batches])
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise _unlike("the DataLoader", error) from None
+
+
+def _unlike(name: str, error: Exception) -> InputError:
+    return InputError(
+        f"the examples of {name} do not stack to tensors ({error}); give pairs (inputs, targets), all of one shape"
+    )

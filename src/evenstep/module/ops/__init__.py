@@ -2,7 +2,7 @@
 
 from evenstep.module.ops.pointwise import activation, identity
 from evenstep.module.ops.registry import handler_of, known_ops, op_name, register_op
-from evenstep.module.ops.structure import norm
+from evenstep.module.ops.structure import moves_entries, norm
 from evenstep.module.ops.weights import weight
 from evenstep.module.values import (
     Call,
@@ -28,6 +28,7 @@ __all__ = [
     "handler_of",
     "identity",
     "known_ops",
+    "moves_entries",
     "norm",
     "op_name",
     "register_op",

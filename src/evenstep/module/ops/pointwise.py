@@ -50,7 +50,18 @@ _COPIES = """
     aten.detach aten.alias aten.to aten._to_copy aten.type_as aten.lift_fresh_copy aten.lift_fresh
     aten.bernoulli aten.round aten.nan_to_num aten.masked_fill aten.requires_grad_ aten.float aten.half
     aten.bfloat16 aten.double aten.feature_alpha_dropout aten.positive aten.floor aten.ceil aten.trunc
-    aten.rand_like
+""".split()
+# What takes only the shape of its argument.
+_FRESH = """
+    aten.zeros_like aten.ones_like aten.full_like aten.empty_like aten.rand_like aten.randn_like
+    aten.randint_like aten.new_zeros aten.new_ones aten.new_full aten.new_empty aten.new_empty_strided
+    aten.fill aten.zero
+""".split()
+# The loss's business: a model that returns its loss is read up to the outputs it compares.
+_LOSSES = """
+    aten.cross_entropy_loss aten.nll_loss aten.nll_loss_nd aten.nll_loss2d aten.mse_loss aten.l1_loss
+    aten.smooth_l1_loss aten.huber_loss aten.binary_cross_entropy aten.binary_cross_entropy_with_logits
+    aten.kl_div
 """.split()
 
 
@@ -72,7 +83,15 @@ for _op, _name in _ACTIVATIONS.items():
     handles(_op)(activation(_name))
 for _op, _name in _FUNCTIONS.items():
     handles(_op)(activation(_name, depth=0))
-handle_each(_COPIES, identity)
+handle_each([*_COPIES, *_LOSSES], identity)
+
+
+def _fresh(call: Call) -> Outcome:  # noqa: ARG001
+    """Forget the signal: the output is a constant, or noise."""
+    return Outcome()
+
+
+handle_each(_FRESH, _fresh)
 
 
 @handles("aten.gelu")
@@ -108,6 +127,11 @@ def _prelu(call: Call) -> Outcome:
 def _elu(call: Call) -> Outcome:
     kind = "celu" if "celu" in call.op else "elu"
     return activation(f"{kind}:{call.argument(1, 'alpha', 1.0)}")(call)
+
+
+@handles("aten.softshrink")
+def _softshrink(call: Call) -> Outcome:
+    return activation(f"softshrink:{call.argument(1, 'lambd', 0.5)}")(call)
 
 
 @handles("aten.softplus")
@@ -181,8 +205,8 @@ def _multiply(call: Call) -> Outcome:
         return Outcome((Incoming(first), Incoming(second)), merge="product")
     signal, other = (first, second) if isinstance(first, Signal) else (second, first)
     if isinstance(other, ParameterValue):
-        size = call.rms(other.names[0])
-        factor = 1.0 if not size else (1.0 / size if divide else size)
+        size = call.rms(other.made or other.names[0])
+        factor = _sign(other) * (1.0 if not size else 1.0 / size if divide else size)
         uses = tuple(ParameterUse(name, "raw", note="multiplies the signal") for name in other.names)
         return Outcome((Incoming(signal, amplitude=factor, parameters=other.names),), uses=uses)
     return Outcome((Incoming(signal, amplitude=_factor(call, other, divide=divide and signal is first)),))
@@ -191,10 +215,29 @@ def _multiply(call: Call) -> Outcome:
 def _factor(call: Call, other: Any, *, divide: bool) -> float:
     """Return the scalar a signal is multiplied by: a buffer counts by its size, a tensor made on the way as one."""
     if isinstance(other, Constant):
-        other = (other.buffer and call.rms(other.buffer)) or 1.0
+        other = _sign(other) * ((other.buffer and call.rms(other.buffer)) or 1.0)
     if not isinstance(other, int | float):
         return 1.0
     return (1.0 / other if other else 0.0) if divide else float(other)
+
+
+@handles("aten.lerp")
+def _lerp(call: Call) -> Outcome:
+    """Mix two signals, a + weight (b - a); a weight that is a signal itself is taken as a gate, half open."""
+    first, second, weight = call.args[0], call.args[1], call.argument(2, "weight")
+    share = float(weight) if isinstance(weight, int | float) else 0.5
+    incoming = [Incoming(s, amplitude=a) for s, a in ((first, 1 - share), (second, share)) if isinstance(s, Signal)]
+    if isinstance(weight, Signal):
+        incoming.append(Incoming(weight, "modulate"))
+    return Outcome(tuple(incoming))
+
+
+def _sign(factor: ParameterValue | Constant) -> float:
+    """Return -1 for a tensor that is negative on the whole: what decays must not grow in an exponential behind it."""
+    values = factor.tensor() if factor.tensor else None
+    if values is None or not values.is_floating_point():
+        return 1.0
+    return -1.0 if float(values.float().mean()) < -0.5 * float(values.float().square().mean().sqrt()) else 1.0
 
 
 @handles("aten.neg")
@@ -202,7 +245,7 @@ def _negate(call: Call) -> Outcome:
     return Outcome((Incoming(call.signals()[0], amplitude=-1.0),))
 
 
-@handles("aten.maximum", "aten.minimum")
+@handles("aten.maximum", "aten.minimum", "aten.max.other", "aten.min.other", "aten.fmax", "aten.fmin")
 def _larger(call: Call) -> Outcome:
     signals = call.signals()
     if len(signals) == 1:  # against a constant: a rectifier

@@ -55,8 +55,10 @@ def register_op(target: Any, handler: Handler | None = None) -> Any:
 
 
 def op_name(target: Any) -> str:
-    """Return an operator's name in the form `library.operator.overload`."""
-    return str(target).replace("::", ".").removeprefix("torch.ops.")
+    """Return an operator's name in the form `library.operator.overload` (`higher_order.cond` for control flow)."""
+    name = str(target).replace("::", ".").removeprefix("torch.ops.")
+    library = getattr(target, "namespace", "")
+    return f"{library}.{name}" if library and "." not in name else name
 
 
 def handler_of(op: str) -> Handler | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from evenstep.graph.windows import average_share
 from evenstep.module.ops.pointwise import identity
-from evenstep.module.ops.registry import handle_each, handles
+from evenstep.module.ops.registry import handle_each, handler_of, handles
 from evenstep.module.values import Call, Constant, Incoming, Outcome, ParameterUse, ParameterValue, Signal
 
 _MOVES = """
@@ -21,10 +21,9 @@ _MOVES = """
     aten.replication_pad3d aten.upsample_nearest1d aten.upsample_nearest2d aten.upsample_nearest3d
     aten.upsample_bilinear2d aten.upsample_linear1d aten.upsample_trilinear3d aten.upsample_bicubic2d
     aten.interpolate aten.grid_sampler aten.sort aten.topk aten.take_along_dim aten.masked_select aten.view_as
-    aten.reshape_as aten.atleast_1d aten.atleast_2d aten.ravel aten.as_strided aten.rot90 aten.select_scatter
-    aten.slice_scatter aten.index_put aten.scatter aten.scatter_add aten.copy aten.fill aten.cumsum
-    aten.column_stack aten.meshgrid aten._adaptive_max_pool aten.masked_scatter aten.complex aten.view_as_real
-    aten.view_as_complex aten.real
+    aten.reshape_as aten.atleast_1d aten.atleast_2d aten.ravel aten.as_strided aten.rot90 aten.cumsum
+    aten.column_stack aten.meshgrid aten._adaptive_max_pool aten.complex aten.view_as_real aten.view_as_complex
+    aten.real aten.col2im aten.resolve_conj aten.resolve_neg aten.atleast_3d aten.mH aten.adjoint
 """.split()
 handle_each(_MOVES, identity)
 
@@ -65,6 +64,37 @@ def _concat(call: Call) -> Outcome:
             share = math.prod(block.shape) / total
             incoming.append(Incoming(block, gain=share, parameters=() if incoming else names))
     return Outcome(tuple(incoming), merge="concat", uses=uses)
+
+
+def moves_entries(op: str) -> bool:
+    """Say whether an operator only moves, copies or joins entries, so that a drawn weight stays as drawn."""
+    return handler_of(op) in (identity, _part, _concat)
+
+
+_WRITTEN = {"slice_scatter": 1, "select_scatter": 1, "diagonal_scatter": 1, "index_put": 2, "masked_scatter": 2}
+_WRITTEN |= {"copy": 1, "scatter": 3, "index_copy": 3}
+
+
+@handles("aten.slice_scatter", "aten.select_scatter", "aten.diagonal_scatter", "aten.index_put", "aten.masked_scatter")
+@handles("aten.copy", "aten.scatter", "aten.index_copy")
+def _overwrite(call: Call) -> Outcome:
+    """Replace entries of a tensor by others: each counts by its share, and a fresh tensor is filled part by part."""
+    before = call.args[0]
+    position = _WRITTEN[call.op.split(".")[1].rstrip("_")]
+    source = call.args[position] if position < len(call.args) else None
+    if not isinstance(source, Signal):
+        return identity(call)
+    share = math.prod(source.shape) / max(math.prod(call.shape), 1)
+    if not isinstance(before, Signal) or share >= 1 or call.op.startswith("aten.copy"):
+        return Outcome((Incoming(source),))
+    return Outcome((Incoming(before, gain=1 - share), Incoming(source, gain=share)), merge="concat")
+
+
+@handles("aten.scatter_add", "aten.index_add", "aten.scatter_reduce", "aten.index_reduce")
+def _scatter_add(call: Call) -> Outcome:
+    """Add entries of one tensor to those of another."""
+    signals = [value for value in (call.args[0], call.args[3]) if isinstance(value, Signal)]
+    return Outcome(tuple(Incoming(signal) for signal in signals)) if signals else identity(call)
 
 
 # Averages and maxima
@@ -117,15 +147,25 @@ def _adaptive_maximum(call: Call) -> Outcome:
     return Outcome((Incoming(signal, "maximum", window=window),))
 
 
-@handles("aten.amax", "aten.max")
-def _maximum(call: Call) -> Outcome:
+@handles("aten.amax", "aten.max", "aten.amin", "aten.min")
+def _extreme(call: Call) -> Outcome:
+    """Take the largest entry, or the smallest: minus the largest of the negatives."""
     edge = _averaged(call, call.argument(1, "dim")).incoming[0]
-    return Outcome((Incoming(edge.signal, "maximum", window=max(edge.window, 1)),))
+    sign = -1.0 if "min" in call.op.split(".")[1] else 1.0
+    return Outcome((Incoming(edge.signal, "maximum", window=edge.window),), scale=sign)
+
+
+@handles("aten.var", "aten.std")
+def _spread(call: Call) -> Outcome:
+    """Average squares (or absolute values) of what is taken as centred: a number that hardly fluctuates."""
+    edge = _averaged(call, call.argument(1, "dim")).incoming[0]
+    name = "square" if call.op.startswith("aten.var") else "abs"
+    return Outcome((Incoming(edge.signal, "activation", activation=name, window=edge.window),))
 
 
 def _averaged(call: Call, dims: Any) -> Outcome:
     signal = call.signals()[0]
-    if dims is None or dims == []:
+    if dims is None or isinstance(dims, bool) or dims == []:
         return Outcome((_average(signal, math.prod(signal.shape)),))
     listed = [dims] if isinstance(dims, int) else list(dims)
     return Outcome((_average(signal, math.prod(signal.shape[dim] for dim in listed)),))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evenstep.graph.windows import tap_coverage, transposed_coverage
@@ -20,15 +21,25 @@ def weight(
     fan_out: int,
     bias: Any = None,
     kernel_size: float = 1.0,
+    kernel_axes: int = 0,
     gain: float = 1.0,
     note: str = "",
 ) -> Outcome:
-    """Return the outcome of multiplying a signal by a weight and adding a bias."""
-    names, uses = _names(matrix), []
-    for name in names:
-        uses.append(ParameterUse(name, "weight", fan_in, fan_out, kernel_size, note))
-    for name in _names(bias):
-        uses.append(ParameterUse(name, "bias", fan_in, fan_out))
+    """Return the outcome of multiplying a signal by a weight and adding a bias.
+
+    A weight that is computed from parameters has the size they give it, and they stay as they are; a matrix of unknown
+    size lets the signal through.
+    """
+    names = _names(matrix)
+    if not names:
+        return Outcome((Incoming(signal),))
+    uses = [ParameterUse(name, "weight", fan_in, fan_out, kernel_size, kernel_axes, note) for name in names]
+    if isinstance(matrix, ParameterValue) and matrix.made:
+        uses += [ParameterUse(name, "raw", note="a weight is computed from it") for name in matrix.names]
+    if isinstance(bias, ParameterValue) and bias.made:
+        uses += [ParameterUse(name, "raw", note="a bias is computed from it") for name in bias.names]
+    else:
+        uses += [ParameterUse(name, "bias", fan_in, fan_out) for name in _names(bias)]
     edge = Incoming(
         signal,
         "weight",
@@ -42,8 +53,9 @@ def weight(
 
 
 def _names(value: Any) -> tuple[str, ...]:
+    """Return the names under which the sizes of a parameter or buffer are known."""
     if isinstance(value, ParameterValue):
-        return value.names
+        return (value.made,) if value.made else value.names
     if isinstance(value, Constant) and value.buffer:
         return (value.buffer,)
     return ()
@@ -57,54 +69,47 @@ def _is_signal(*values: Any) -> bool:
 def _linear(call: Call) -> Outcome:
     signal, matrix = call.args[0], call.args[1]
     if not isinstance(signal, Signal):  # a constant input through a signal-dependent weight: a product
-        return _contraction(signal, matrix, call.shape)
+        return _contraction(signal, matrix)
     if isinstance(matrix, Signal):
-        return _contraction(signal, matrix, call.shape, size=signal.shape[-1])
+        return _contraction(signal, matrix, size=signal.shape[-1])
     out, into = matrix.shape[-2:] if len(matrix.shape) > 1 else (1, matrix.shape[-1])
     return weight(signal, matrix, fan_in=into, fan_out=out, bias=call.argument(2, "bias"))
 
 
 @handles("aten.matmul", "aten.mm", "aten.bmm", "aten.mv", "aten.dot")
 def _matmul(call: Call) -> Outcome:
-    return _product(call.args[0], call.args[1], call.shape)
+    return _product(call.args[0], call.args[1])
 
 
 @handles("aten.addmm", "aten.baddbmm", "aten.addbmm")
 def _addmm(call: Call) -> Outcome:
     added, first, second = call.args[:3]
-    outcome = _product(first, second, call.shape)
-    names = _names(added)
-    if outcome.incoming and outcome.incoming[0].op == "weight" and names:
-        edge = outcome.incoming[0]
-        uses = tuple(ParameterUse(name, "bias", edge.fan_in, edge.fan_out) for name in names)
-        return weight(
-            edge.signal,
-            ParameterValue(edge.parameters, ()),
-            fan_in=edge.fan_in,
-            fan_out=edge.fan_out,
-            bias=ParameterValue(tuple(use.name for use in uses), ()),
-        )
-    return outcome
+    beta, alpha = float(call.argument(3, "beta", 1.0)), float(call.argument(4, "alpha", 1.0))
+    if not isinstance(first, Signal) and not isinstance(second, Signal):  # the product of two parameters is added
+        return Outcome((Incoming(added, amplitude=beta),))
+    outcome = _product(first, second, bias=added)
+    if not isinstance(added, Signal):
+        return replace(outcome, scale=alpha)
+    if outcome.merge == "sum":
+        terms = (replace(e, gain=e.gain * alpha**2, amplitude=e.amplitude * alpha) for e in outcome.incoming)
+        return replace(outcome, incoming=(Incoming(added, amplitude=beta), *terms))
+    # A bias on the scores of attention, as a rule: it steers them.
+    return replace(outcome, incoming=(*outcome.incoming, Incoming(added, "modulate")), scale=alpha)
 
 
-def _product(first: Any, second: Any, shape: tuple[int, ...]) -> Outcome:
+def _product(first: Any, second: Any, *, bias: Any = None) -> Outcome:
     """Return the outcome of a matrix product: a weight if one side is a parameter, else a contraction."""
     if _is_signal(first, second):
-        return _contraction(first, second, shape, size=first.shape[-1])
+        return _contraction(first, second, size=first.shape[-1])
     if isinstance(first, Signal):
         rows, columns = second.shape[-2:] if len(second.shape) > 1 else (second.shape[-1], 1)
-        if _names(second):
-            return weight(first, second, fan_in=rows, fan_out=columns)
-        return Outcome((Incoming(first),))
+        return weight(first, second, fan_in=rows, fan_out=columns, bias=bias)
     rows, columns = first.shape[-2:] if len(first.shape) > 1 else (1, first.shape[-1])
-    if _names(first):
-        return weight(second, first, fan_in=columns, fan_out=rows)
-    return Outcome((Incoming(second),))
+    return weight(second, first, fan_in=columns, fan_out=rows, bias=bias)
 
 
-def _contraction(first: Any, second: Any, shape: tuple[int, ...], *, size: int = 1) -> Outcome:
+def _contraction(first: Any, second: Any, *, size: int = 1) -> Outcome:
     """Multiply two signals and sum over `size` terms; a softmax's rows average what they multiply."""
-    del shape
     if not _is_signal(first, second):
         return Outcome(tuple(Incoming(value) for value in (first, second) if isinstance(value, Signal)))
     if first.probability or second.probability:
@@ -113,15 +118,24 @@ def _contraction(first: Any, second: Any, shape: tuple[int, ...], *, size: int =
     return Outcome((Incoming(first, window=size), Incoming(second, window=size)), merge="product")
 
 
+@handles("aten.cosine_similarity", "aten.cdist", "aten.pairwise_distance", "aten.vdot", "aten.inner")
+def _compared(call: Call) -> Outcome:
+    """Compare two signals entry by entry: both are on the path."""
+    signals = call.signals()
+    return _contraction(*signals) if len(signals) == 2 else identity(call)
+
+
 @handles("aten.einsum")
 def _einsum(call: Call) -> Outcome:
     equation, operands = call.args[0], list(call.args[1])
-    left, _, right = equation.replace(" ", "").partition("->")
+    left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
+    if not arrow:  # implicit output: the letters that occur once
+        right = "".join(letter for letter in left if letter.isalpha() and left.count(letter) == 1)
     sizes = {
         letter: size
-        for term, operand in zip(terms, operands, strict=False)
-        for letter, size in zip(term.replace("...", ""), operand.shape[-len(term.replace("...", "")) :], strict=False)
+        for term, operand in zip(terms, operands, strict=True)
+        for letter, size in _letters(term, operand.shape)
     }
     summed = math.prod(size for letter, size in sizes.items() if letter not in right)
     signals = [operand for operand in operands if isinstance(operand, Signal)]
@@ -131,8 +145,15 @@ def _einsum(call: Call) -> Outcome:
         writes = math.prod(sizes[letter] for letter in term if letter in right)
         return weight(signals[0], matrices[0], fan_in=summed, fan_out=max(writes, 1))
     if len(signals) == 2:
-        return _contraction(signals[0], signals[1], call.shape, size=summed)
+        return _contraction(signals[0], signals[1], size=summed)
     return identity(call)
+
+
+def _letters(term: str, shape: tuple[int, ...]) -> Iterator[tuple[str, int]]:
+    """Yield the letters of one operand of an einsum with their sizes; `...` stands for any number of axes."""
+    before, _, behind = term.partition("...")
+    yield from zip(before, shape, strict=False)
+    yield from zip(reversed(behind), reversed(shape), strict=False)
 
 
 @handles("aten.bilinear")
@@ -146,7 +167,6 @@ def _bilinear(call: Call) -> Outcome:
         fan_in=left * right,
         fan_out=out,
         bias=call.argument(3, "bias"),
-        note="bilinear",
     )
     others = (Incoming(second, "modulate"),) if _is_signal(first, second) else ()
     return Outcome((*made.incoming, *others), uses=made.uses)
@@ -199,6 +219,7 @@ def _convolution(call: Call) -> Outcome:
         fan_out=kernel.shape[0] // groups * taps,
         bias=call.argument(2, "bias"),
         kernel_size=taps ** (1 / len(sides)),
+        kernel_axes=len(sides),
         gain=coverage,
     )
 
@@ -237,6 +258,7 @@ def _transposed(
         fan_out=kernel.shape[1] * taps,
         bias=call.argument(2, "bias"),
         kernel_size=taps ** (1 / len(sides)),
+        kernel_axes=len(sides),
         gain=coverage,
     )
 
@@ -253,18 +275,25 @@ def _each(value: int | Sequence[int], count: int) -> tuple[int, ...]:
 
 
 @handles("aten.lstm", "aten.gru", "aten.rnn_tanh", "aten.rnn_relu")
+@handles("aten.lstm_cell", "aten.gru_cell", "aten.rnn_tanh_cell", "aten.rnn_relu_cell")
 def _recurrent(call: Call) -> Outcome:
-    kind = call.op.split(".")[1].removeprefix("rnn_")
-    signal = call.signals()[0]
-    values = [value for argument in call.args for value in _list(argument) if isinstance(value, ParameterValue)]
-    uses, hidden = [], 1
+    """Draw one opaque edge from the sequence (or the step); states handed in steer it."""
+    name, is_cell = call.op.split(".")[1].removesuffix("_cell"), "_cell" in call.op
+    kind = name.removeprefix("rnn_")
+    given = call.args[2:] if is_cell else [a for a in call.args if isinstance(a, list | tuple)][-1]
+    values = [value for value in given if isinstance(value, ParameterValue)]
+    gates = {"lstm": 4, "gru": 3}.get(kind, 1)
+    hidden = values[0].shape[0] // gates if values else 1
+    uses = []
     for value in values:
+        # A projection of the state (LSTM's `proj_size`) has no gates.
+        writes = hidden if value.shape[0] == gates * hidden else value.shape[0]
         for name in value.names:
             if len(value.shape) == 2:
-                hidden = value.shape[0] // {"lstm": 4, "gru": 3}.get(kind, 1)
-                uses.append(ParameterUse(name, "weight", value.shape[1], hidden, note=f"in an opaque {kind} block"))
+                uses.append(ParameterUse(name, "weight", value.shape[1], writes, note=f"in an opaque {kind} block"))
             else:
                 uses.append(ParameterUse(name, "bias", hidden, hidden))
+    signal, *states = {signal.vertex: signal for signal in call.signals()}.values()
     edge = Incoming(
         signal,
         "recurrent",
@@ -274,11 +303,7 @@ def _recurrent(call: Call) -> Outcome:
         depth=1,
         activation=kind,
     )
-    return Outcome((edge,), uses=tuple(uses))
-
-
-def _list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else []
+    return Outcome((edge, *(Incoming(state, "modulate") for state in states)), uses=tuple(uses))
 
 
 @handles(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from evenstep.search.fleet import Fleet, Outcome, Precision, Singles, Squad, order, step_count, train
+from evenstep.search.fleet import Fleet, Outcome, Precision, Singles, Squad, step_count, train, trial_seconds
 from evenstep.search.job import Copy, Data, Job
-from evenstep.search.recipe import Recipe
 
 Kind = Literal["stacked", "single"]
 
@@ -40,7 +40,8 @@ def train_in(
     while left:
         part = left[:size]
         try:
-            outcomes = list(train(squad_of(form, job, part, device), data, job.recipe, precision=precision))
+            with _own_randomness(part[0].seed, device):
+                outcomes = list(train(squad_of(form, job, part, device), data, job.recipe, precision=precision))
         except (torch.cuda.OutOfMemoryError, MemoryError):
             if size == 1:
                 raise
@@ -51,46 +52,65 @@ def train_in(
         left = left[len(part) :]
 
 
-def chosen_form(job: Job, data: Data, copies: Sequence[Copy], device: torch.device) -> Form:
-    """Return the fastest form, by timing a few steps of each; the plain loop where the work is too little to try."""
-    steps = step_count(len(data[0]), job.recipe)
-    single = Form("single", len(copies) if device.type == "cuda" else 1)
-    if steps * len(copies) < _TRIAL_WORTH:
-        return single
-    candidates = [single]
-    sizes = [len(copies)] if device.type == "cuda" else sorted({min(8, len(copies)), min(48, len(copies))})
-    candidates += [Form("stacked", size) for size in sizes if size > 1]
-    timed = [_timed(form, job, data, copies, device) for form in candidates]
-    return min(timed, key=lambda form: form.seconds)
+@contextlib.contextmanager
+def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Let dropout draw from a seed of its own, and put the user's random state back."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
-_TRIAL_WORTH = 64  # steps of single copies below which a trial costs more than it can save
-_TRIAL_STEPS = 3
+def chosen_form(
+    job: Job, data: Data, copies: Sequence[Copy], device: torch.device, precision: Precision = "float32"
+) -> Form:
+    """Return the fastest form, by timing a step or two of each.
+
+    A trial may cost a small part of what the plain loop would take in all; larger stacks are tried only while stacking
+    wins.
+    """
+    if device.type == "cuda" and not job.plan.graph.convolutions:
+        # Matrix products stack well: nothing to choose, unless some other operator cannot be stacked.
+        stacked = _timed(Form("stacked", len(copies)), job, data, copies[:2], device, precision)
+        return Form("stacked" if math.isfinite(stacked.seconds) else "single", len(copies))
+    total = step_count(len(data[0]), job.recipe) * len(copies)
+    best = _timed(Form("single", len(copies) if device.type == "cuda" else 1), job, data, copies, device, precision)
+    allowed = _TRIAL_SHARE * best.seconds * total
+    sizes = [len(copies)] if device.type == "cuda" else [8, 48, 192]
+    for size in sizes:
+        part = min(size, len(copies))
+        expected = best.seconds * part * (_TRIAL_STEPS + 1)
+        if part < 2 or (device.type == "cpu" and expected > allowed):
+            break
+        form = _timed(Form("stacked", part), job, data, copies, device, precision)
+        if form.seconds >= best.seconds:
+            break
+        best = form
+    return best
 
 
-def _timed(form: Form, job: Job, data: Data, copies: Sequence[Copy], device: torch.device) -> Form:
+def best_threads(form: Form, job: Job, data: Data, copies: Sequence[Copy]) -> int:
+    """Return how many of torch's threads train a form fastest on this CPU now: all of them, or one."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return 1
+    shared = _timed(form, job, data, copies, torch.device("cpu"), "float32")
+    return threads if shared.seconds < form.seconds else 1
+
+
+_TRIAL_SHARE = 0.04  # of the plain loop's whole time
+_TRIAL_STEPS = 2
+
+
+def _timed(
+    form: Form, job: Job, data: Data, copies: Sequence[Copy], device: torch.device, precision: Precision
+) -> Form:
     """Return a form with the time one copy's step takes in it, infinite where it fails: not every operator stacks."""
-    part = copies[: min(form.chunk, 8 if form.kind == "single" else form.chunk)]
+    part = copies[: min(form.chunk, 8) if form.kind == "single" else form.chunk]
     try:
-        squad = squad_of(form, job, part, device)
-        best = _fastest(lambda: _steps(squad, data, job.recipe), device)
+        with _own_randomness(0, device):
+            spent = trial_seconds(squad_of(form, job, part, device), data, job.recipe, precision, _TRIAL_STEPS)
     except (RuntimeError, NotImplementedError, MemoryError):
-        return Form(form.kind, form.chunk, float("inf") if form.kind == "stacked" else 1e9)
-    return Form(form.kind, form.chunk, best / _TRIAL_STEPS / len(part))
-
-
-def _steps(squad: Squad, data: Data, recipe: Recipe) -> None:
-    for _, index in zip(range(_TRIAL_STEPS), order(len(data[0]), recipe), strict=False):
-        place = index.to(squad.factor.device)
-        squad.step_(data[0][place], data[1][place])
-
-
-def _fastest(work: Callable[[], None], device: torch.device) -> float:
-    times = []
-    for _ in range(3):  # the first warms caches and allocators up
-        start = time.perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return min(times[1:])
+        if form.kind == "single":
+            raise
+        return Form(form.kind, form.chunk, math.inf)
+    return Form(form.kind, form.chunk, spent / len(part))

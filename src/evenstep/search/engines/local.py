@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -16,7 +17,7 @@ import torch.multiprocessing  # teaches pickle to hand tensors over as shared me
 from torch import Tensor
 
 from evenstep.errors import SearchError
-from evenstep.search.engines.form import Form, chosen_form, train_in
+from evenstep.search.engines.form import Form, best_threads, chosen_form, train_in
 from evenstep.search.fleet import Outcome, Precision, step_count
 from evenstep.search.job import Copy, Data, Job
 
@@ -41,15 +42,16 @@ class LocalEngine:
         device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         placed = (data[0].to(device), data[1].to(device))
         if device.type == "cuda":
-            form = chosen_form(job, placed, copies, device)
+            form = chosen_form(job, placed, copies, device, self.precision)
             yield from train_in(form, job, placed, copies, device, self.precision)
             return
-        with one_thread():
+        with threads(1):
             form = chosen_form(job, placed, copies, device)
         if self._worth_workers(form, job, placed, copies):
             yield from _in_workers(form, job, placed, copies, self.workers or _cores())
         else:
-            yield from train_in(form, job, placed, copies, device, "float32")
+            with threads(best_threads(form, job, placed, copies)):
+                yield from train_in(form, job, placed, copies, device, "float32")
 
     def close(self) -> None:
         """Hold nothing between runs."""
@@ -63,17 +65,15 @@ class LocalEngine:
         return (asked or alone * (1 - 1 / workers) > _START_SECONDS) and _can_travel(job)
 
 
-class one_thread:  # noqa: N801 (a context manager, used like a function)
-    """Run torch's operators on one thread for a while."""
-
-    def __enter__(self) -> None:
-        """Remember the number of threads and set it to one."""
-        self.before = torch.get_num_threads()
-        torch.set_num_threads(1)
-
-    def __exit__(self, *_: object) -> None:
-        """Put the number of threads back."""
-        torch.set_num_threads(self.before)
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Run torch's operators on so many threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _cores() -> int:

@@ -9,7 +9,7 @@ import torch
 
 from evenstep.errors import InputError
 from evenstep.search.engines.form import Form, chosen_form, train_in
-from evenstep.search.engines.local import one_thread
+from evenstep.search.engines.local import threads
 from evenstep.search.fleet import Outcome
 from evenstep.search.job import Copy, Data, Job
 
@@ -32,7 +32,7 @@ class RayEngine:
             options = {"include_dashboard": False} if self.address is None else {}
             ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", **options)
             self._started = True
-        with one_thread():
+        with threads(1):
             form = chosen_form(job, data, copies, torch.device("cpu"))
         work = ray.remote(num_cpus=1, max_retries=self.retries)(_work)
         shared = ray.put(job), ray.put((data[0].cpu(), data[1].cpu()))

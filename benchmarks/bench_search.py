@@ -1,0 +1,179 @@
+"""The search's engine against what one would write by hand, as ratios of wall time within one run.
+
+    python benchmarks/bench_search.py [--cases NAME ...] [--record results/bench_search/cpu.json]
+
+(a) a plain eager loop over copies, data on the device, torch.optim; (b) on a CPU one process per copy, as many at a
+time as there are cores, one thread each. A ratio above 1 means that the engine is faster; all trained copies and the
+evaluation at the end count, and so do the engine's own trials and its workers' start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import evenstep as es
+from evenstep.search import LocalEngine
+from evenstep.search.fleet import Precision, order
+from evenstep.search.job import Copy, Data, Job
+from evenstep.search.recipe import Recipe
+from evenstep.spaces import DagCNN, DagMLP, NasBench201
+from evenstep.study.record import write_record
+
+CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_3x3~1|nor_conv_3x3~2|"
+
+
+@dataclass(frozen=True)
+class Case:
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    examples: int
+    copies: int
+    recipe: Recipe
+    precision: Precision = "float32"
+
+
+def mlp_small() -> nn.Module:
+    return DagMLP("2", width=64, inputs=64)
+
+
+def mlp_cifar() -> nn.Module:
+    return DagMLP("2", width=256)
+
+
+def cnn_small() -> nn.Module:
+    return DagCNN("2_02", width=16, channels=3, norm="batch")
+
+
+def nasbench() -> nn.Module:
+    return NasBench201(CELL)
+
+
+CPU = {
+    "mlp 64-64, 192 copies": Case(mlp_small, (64,), 4096, 192, Recipe(batch_size=64, epochs=2)),
+    "mlp 64-64, 8 copies": Case(mlp_small, (64,), 4096, 8, Recipe(batch_size=64, epochs=2)),
+    "mlp 64-64, 2 copies, 20 steps": Case(mlp_small, (64,), 1280, 2, Recipe(batch_size=64)),
+    "mlp 3072-256, 24 copies": Case(mlp_cifar, (3072,), 5120, 24, Recipe(batch_size=256)),
+    "cnn 16 channels, 16 copies": Case(cnn_small, (3, 16, 16), 2560, 16, Recipe(batch_size=64)),
+}
+CUDA = {
+    "mlp 3072-256-256-10, 81 copies, tf32": Case(
+        mlp_cifar, (3072,), 50_000, 81, Recipe(optimizer="momentum", batch_size=256), "tf32"
+    ),
+    "mlp 3072-256-256-10, 81 copies, float32": Case(
+        mlp_cifar, (3072,), 50_000, 81, Recipe(optimizer="momentum", batch_size=256)
+    ),
+    "nasbench201 C=16 N=5, 24 copies, bfloat16": Case(
+        nasbench, (3, 32, 32), 50_000, 24, Recipe(optimizer="momentum", batch_size=256), "bfloat16"
+    ),
+}
+
+
+def copies_of(case: Case) -> list[Copy]:
+    rates = max(case.copies // 3, 1)
+    return [Copy(0.005 * 2.0 ** (i % rates / 8), i // rates) for i in range(case.copies)]
+
+
+def by_hand(job: Job, data: Data, one: Copy, device: torch.device) -> float:
+    """Train one copy with torch.optim; return its loss on all the data."""
+    recipe = job.recipe
+    model = job.start(one.seed).to(device).train()
+    optimizer = torch.optim.SGD(
+        job.plan.param_groups(model, lr=one.lr), momentum=recipe.momentum_used, nesterov=recipe.nesterov_used
+    )
+    for index in order(len(data[0]), recipe):
+        place = index.to(device)
+        optimizer.zero_grad()
+        recipe.loss(model(data[0][place]), data[1][place]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        parts = zip(torch.split(data[0], 1024), torch.split(data[1], 1024), strict=True)
+        total = sum(float(recipe.loss(model(x), y)) * len(x) for x, y in parts)
+    return total / len(data[0])
+
+
+_shared: dict[str, tuple[Job, Data]] = {}
+
+
+def _prepare(job: Job, data: Data) -> None:
+    torch.set_num_threads(1)
+    _shared["work"] = (job, data)
+
+
+def _one(one: Copy) -> float:
+    job, data = _shared["work"]
+    return by_hand(job, data, one, torch.device("cpu"))
+
+
+def in_processes(job: Job, data: Data, copies: Sequence[Copy]) -> list[float]:
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=context, initializer=_prepare, initargs=(job, data)) as pool:
+        return list(pool.map(_one, copies))
+
+
+def measured(case: Case, device: torch.device) -> dict[str, float]:
+    """Return the wall times of one case and their ratios; losses must agree."""
+    generator = torch.Generator().manual_seed(0)
+    inputs: Tensor = torch.randn(case.examples, *case.shape, generator=generator)
+    targets = torch.randint(10, (case.examples,), generator=generator)
+    plan = es.plan(case.make(), inputs[:2], optimizer=case.recipe.optimizer)
+    copies = copies_of(case)
+    job = Job.of(case.make, plan, case.recipe, range(3))
+    data = (inputs.to(device), targets.to(device))
+    times: dict[str, float] = {}
+
+    # The loop is the same work for every copy: on a GPU some copies stand for all.
+    tried = copies if device.type == "cpu" else copies[:: max(len(copies) // 5, 1)]
+    start = time.perf_counter()
+    hand = {one: by_hand(job, data, one, device) for one in tried}
+    times["loop_seconds"] = (time.perf_counter() - start) * len(copies) / len(tried)
+    if device.type == "cpu":
+        start = time.perf_counter()
+        in_processes(job, data, copies)
+        times["processes_seconds"] = time.perf_counter() - start
+    start = time.perf_counter()
+    ours = {o.copy: o.loss for o in LocalEngine(device=device.type, precision=case.precision).run(job, data, copies)}
+    times["engine_seconds"] = time.perf_counter() - start
+    differences = [abs(ours[one] - loss) for one, loss in hand.items() if math.isfinite(loss)]
+    times["largest_loss_difference"] = max(differences)
+    for name in ("loop", "processes"):
+        if f"{name}_seconds" in times:
+            times[f"{name}_over_engine"] = times[f"{name}_seconds"] / times["engine_seconds"]
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", nargs="*", help="only cases whose name holds one of these words")
+    parser.add_argument("--record", type=Path, help="also write the figures, with versions and device, to this file")
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    cases = CUDA if device.type == "cuda" else CPU
+    results = {}
+    for name, case in cases.items():
+        if options.cases and not any(word in name for word in options.cases):
+            continue
+        results[name] = measured(case, device)
+        shown = ", ".join(f"{key} {value:.4g}" for key, value in results[name].items())
+        print(f"{name}: {shown}", flush=True)
+    if options.record:
+        config = {
+            name: {"copies": c.copies, "examples": c.examples, "batch": c.recipe.batch_size}
+            for name, c in cases.items()
+        }
+        write_record(options.record, config=config, results=results)
+
+
+if __name__ == "__main__":
+    main()

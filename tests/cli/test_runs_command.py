@@ -1,0 +1,139 @@
+"""Run `evenstep runs` on stores, and read what it exports with other programs' readers."""
+
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evenstep.cli import main
+from evenstep.search.store import SCHEMA, Row, Store
+
+Run = Callable[..., tuple[int, str, str]]
+
+CERTIFICATE = {"versions": {"torch": "2.4"}, "commit": None}
+ROWS = [
+    Row("aaaa1111", 0.1, 0, 1.25, (2.0, 1.5), 0.5, CERTIFICATE),
+    Row("aaaa1111", 0.1 + 0.2, 1, 0.1 + 0.7, (2.0, 0.75), 0.25, CERTIFICATE),
+    Row("aaaa2222", 8.0, 0, math.inf, (2.0, math.inf), 0.125, CERTIFICATE),
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    opened = Store(tmp_path / "s.db")
+    for config in ("aaaa1111", "aaaa2222", "bbbb"):
+        opened.begin(config, {"recipe": {"optimizer": "sgd", "batch_size": 32}})
+    opened.add(ROWS)
+    opened.close()
+    return str(tmp_path / "s.db")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["evenstep", "runs", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_list_names_every_search(run: Run, store: str) -> None:
+    code, out, _ = run("list", store)
+    assert code == 0
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines] == ["aaaa1111", "aaaa2222", "bbbb"]
+    assert "2 copies, 0 diverged" in lines[0]
+    assert "1 copies, 1 diverged" in lines[1]
+    assert "0 copies, 0 diverged" in lines[2]
+    assert all("sgd, batch 32" in line for line in lines)
+    found = [json.loads(line) for line in run("list", store, "--json")[1].splitlines()]
+    assert [(one["config"], one["copies"]) for one in found] == [("aaaa1111", 2), ("aaaa2222", 1), ("bbbb", 0)]
+
+
+def test_show_gives_the_copies_of_one_search(run: Run, store: str) -> None:
+    found = [json.loads(line) for line in run("show", store, "aaaa1", "--json")[1].splitlines()]
+    assert [(one["lr"], one["seed"], one["loss"]) for one in found] == [(r.lr, r.seed, r.loss) for r in ROWS[:2]]
+    (line,) = run("show", store, "aaaa2")[1].splitlines()
+    assert line.split() == ["lr", "8", "seed", "0", "diverged"]
+    (only,) = run("show", store, "aaaa2", "--json")[1].splitlines()
+    assert json.loads(only)["curve"] == [2.0, None]  # JSON has no infinity
+
+
+def check_csv(text: str, rows: list[Row]) -> None:
+    found = list(csv.DictReader(io.StringIO(text)))
+    assert [(one["config"], float(one["lr"]), int(one["seed"])) for one in found] == [
+        (row.config, row.lr, row.seed) for row in rows
+    ]
+    assert [float(one["loss"]) if one["loss"] else math.inf for one in found] == [row.loss for row in rows]
+    assert [json.loads(one["provenance"]) for one in found] == [CERTIFICATE] * len(rows)
+    assert [one["status"] for one in found] == [row.status for row in rows]
+    curves = [[math.inf if x is None else x for x in json.loads(one["curve"])] for one in found]
+    assert curves == [list(row.curve) for row in rows]
+
+
+def test_csv_is_read_back_to_the_last_digit(run: Run, store: str, tmp_path: Path) -> None:
+    target = tmp_path / "out.csv"
+    assert run("export", store, str(target))[0] == 0
+    check_csv(target.read_text(), ROWS)
+    check_csv(run("export", store, "-")[1], ROWS)
+    check_csv(run("export", store, "-", "--config", "aaaa2")[1], ROWS[2:])
+    check_csv(run("export", store, "-", "--config", "bbbb")[1], [])
+
+
+@pytest.mark.parametrize("config", ["", "aaaa2", "bbbb"])
+def test_parquet_is_read_back_to_the_last_digit(run: Run, store: str, tmp_path: Path, config: str) -> None:
+    """All rows; diverged ones alone, whose losses are all missing; none at all: the columns stay what they are."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    target = tmp_path / "out.parquet"
+    code, _, err = run("export", store, str(target), *(["--config", config] if config else []))
+    assert code == 0, err
+    table = parquet.read_table(target)
+    rows = [row for row in ROWS if row.config.startswith(config)]
+    assert table.column_names == ["config", "lr", "seed", "loss", "status", "seconds", "curve", "provenance"]
+    types = {name: str(table.schema.field(name).type) for name in table.column_names}
+    assert (types["lr"], types["seed"], types["loss"], types["config"]) == ("double", "int64", "double", "string")
+    found = table.to_pylist()
+    assert [(one["config"], one["lr"], one["seed"]) for one in found] == [(r.config, r.lr, r.seed) for r in rows]
+    assert [one["loss"] for one in found] == [row.loss if math.isfinite(row.loss) else None for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("list", "missing.db"), "there is no store 'missing.db'"),
+        (("show", "STORE", "aaaa"), "2 searches begin with 'aaaa'"),
+        (("show", "STORE", "zzzz"), "0 searches begin with 'zzzz'"),
+        (("export", "STORE", "out.xlsx"), "ends in .csv or .parquet"),
+        (("export", "STORE", "-", "--config", "zzzz"), "0 searches begin with 'zzzz'"),
+        (("export", "STORE", "nowhere/out.csv"), "nowhere/out.csv"),
+        (("export", "STORE", "nowhere/out.parquet"), "nowhere/out.parquet"),
+        (("list", "LETTER"), "another kind of file"),
+        (("list", "NEWER"), "update evenstep"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(
+    run: Run, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "letter").write_text("Dear reader, " * 500)
+    newer = Store(tmp_path / "newer")
+    newer._base.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    newer.close()
+    names = {"STORE": store, "LETTER": "letter", "NEWER": "newer"}
+    code, out, err = run(*(names.get(argument, argument) for argument in arguments))
+    assert code == 2
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert not out

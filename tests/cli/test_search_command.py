@@ -1,0 +1,218 @@
+"""Run `evenstep search` as a user does: a file with a function, data in files, and a store to go on from."""
+
+import json
+import math
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from evenstep.cli import main
+
+torch.set_num_threads(1)
+
+NETWORK = """
+import torch
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+class Slow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = make()
+    def forward(self, x):
+        for _ in range(5):
+            x.repeat(20, 20) @ x.repeat(20, 20).T
+        return self.layers(x)
+
+def data():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(96, 6, generator=generator)
+    return inputs, (inputs @ torch.randn(6, 3, generator=generator)).argmax(1)
+
+def frozen():
+    return make().requires_grad_(False)
+
+def broken():
+    raise RuntimeError("no such luck")
+
+number = 3
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> dict[str, Any]:
+        assert self.code == 0, self.err
+        value: dict[str, Any] = json.loads(self.out)
+        return value
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "network.py").write_text(NETWORK)
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line's entry point in this process."""
+
+    def call(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["evenstep", *arguments])
+        monkeypatch.setattr(sys, "path", list(sys.path))  # targets put their folder in front
+        monkeypatch.delitem(sys.modules, "network", raising=False)
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return Done(code, out, err)
+
+    return call
+
+
+SMALL = ("search", "network.py:make", "--data", "network.py:data", "--seeds", "2", "--batch-size", "16")
+
+
+def test_the_answer_as_json(run: Run) -> None:
+    found = run(*SMALL, "--json").json()
+    assert set(found) == {"best", "bracket", "estimate", "interval", "status", "grid", "losses"}
+    assert found["status"] == "ok"
+    assert found["grid"] == sorted(found["grid"])
+    assert found["best"] in found["grid"]
+    assert found["bracket"][0] < found["best"] < found["bracket"][1]
+    assert {len(seeds) for seeds in found["losses"]} == {2}
+    # The best is not far from the lowest mean, which is lower than that of guessing one of three classes.
+    means = [sum(seeds) / 2 for seeds in found["losses"] if None not in seeds]
+    assert min(means) < math.log(3)
+
+
+def test_the_answer_in_words(run: Run) -> None:
+    found, words = run(*SMALL, "--json").json(), run(*SMALL)
+    assert words.code == 0
+    first, *rest = words.out.splitlines()
+    assert first.startswith(f"best learning rate {found['best']:.4g}, between ")
+    assert len(rest) == len(found["grid"]) + 1
+
+
+def test_data_from_files_and_a_function_are_the_same_data(run: Run, folder: Path) -> None:
+    inputs, targets = _data()
+    np.savez(folder / "data.npz", inputs=inputs.numpy(), targets=targets.numpy())
+    torch.save({"inputs": inputs, "targets": targets}, folder / "named.pt")
+    torch.save((inputs, targets), folder / "pair.pt")
+    expected = run(*SMALL, "--json").json()
+    for name in ("data.npz", "named.pt", "pair.pt"):
+        assert run(*SMALL, "--data", name, "--json").json() == expected
+
+
+def _data() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(96, 6, generator=generator)
+    return inputs, (inputs @ torch.randn(6, 3, generator=generator)).argmax(1)
+
+
+def test_a_store_is_written_and_gone_on_from(run: Run, folder: Path) -> None:
+    first = run(*SMALL, "--store", "s.db", "--json").json()
+    assert run(*SMALL, "--store", "s.db", "--resume", "--json").json() == first
+    base = sqlite3.connect(folder / "s.db")
+    copies = base.execute("SELECT lr, seed, loss FROM copies ORDER BY lr, seed").fetchall()
+    base.close()
+    losses = [(lr, s, x) for lr, row in zip(first["grid"], first["losses"], strict=True) for s, x in enumerate(row)]
+    assert copies == losses
+
+
+def test_a_picture_is_drawn(run: Run, folder: Path) -> None:
+    assert run(*SMALL, "--picture", "curve.png").code == 0
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("search", "network.py:nothing"), "has no function 'nothing'"),
+        (("search", "network.py:number"), "has no function 'number'"),
+        (("search", "missing.py:make"), "there is no file 'missing.py'"),
+        (("search", "make"), "is not 'package.module:function'"),
+        (("search", "network.py:broken", "--data", "network.py:data"), "raised RuntimeError at network.py"),
+        (("search", "network.py:data", "--data", "network.py:data"), "make_model returned tuple"),
+        (("search", "network.py:frozen", "--data", "network.py:data"), "no trainable parameters"),
+        ((*SMALL, "--data", "missing.npz"), "there is no file 'missing.npz'"),
+        ((*SMALL, "--data", "words.txt"), "give 'digits', a file .npz or .pt"),
+        ((*SMALL, "--data", "wrong.npz"), "cannot be read"),
+        ((*SMALL, "--data", "wrong.pt"), "cannot be read"),
+        ((*SMALL, "--data", "names.npz"), "needs arrays 'inputs' and 'targets'"),
+        ((*SMALL, "--engine", "cluster"), "engine is 'cluster'"),
+        ((*SMALL, "--optimizer", "lion"), "optimizer is 'lion'"),
+        ((*SMALL, "--seeds", "0"), "seeds is 0"),
+        ((*SMALL, "--start", "-1"), "give finite numbers above 0"),
+        ((*SMALL, "--resume"), "--resume needs the store"),
+        ((*SMALL, "--resume", "--store", "new.db"), "knows no search of this configuration"),
+        ((*SMALL, "--store", "nowhere/s.db"), "check that its folder exists"),
+        ((*SMALL, "--store", "network.py"), "another kind of file"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(
+    run: Run, folder: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    for name in ("wrong.npz", "wrong.pt"):
+        (folder / name).write_text("these are no arrays")
+    np.savez(folder / "names.npz", x=np.zeros(3))
+    done = run(*arguments)
+    assert done.code == 2
+    lines = [line for line in done.err.splitlines() if line.strip()]
+    assert len(lines) == 1, done.err
+    assert lines[0].startswith("error: ")
+    assert message in lines[0]
+    assert not done.out.strip()
+
+
+def test_an_interrupt_ends_the_command_soon_and_the_store_goes_on(folder: Path) -> None:
+    command = [sys.executable, "-m", "evenstep", "search", "network.py:Slow", "--data", "network.py:data"]
+    options = ["--seeds", "1", "--steps", "3", "--store", "s.db", "--init", "keep"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command + options, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    for _ in range(6000):
+        if ((folder / "s.db").exists() and _count(folder / "s.db")) or process.poll() is not None:
+            break
+        time.sleep(0.01)
+    before = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert time.monotonic() - before < 4.0
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert _count(folder / "s.db") >= 1
+
+
+def _count(path: Path) -> int:
+    base = sqlite3.connect(path, timeout=30)
+    try:
+        return int(base.execute("SELECT COUNT(*) FROM copies").fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0
+    finally:
+        base.close()

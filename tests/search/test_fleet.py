@@ -1,0 +1,357 @@
+"""Check stacked and single copies against plain PyTorch: one copy after the other, by `torch.optim`."""
+
+import copy
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import evenstep as es
+from evenstep.rules import Optimizer
+from evenstep.search.fleet import Fleet, Outcome, Singles, Squad, order, step_count, train
+from evenstep.search.job import Copy, Job
+from evenstep.search.recipe import Recipe
+from tests.search import plain
+from tests.search.plain import Data, Make, Trained, images, job_of
+
+torch.set_num_threads(1)
+
+CPU = torch.device("cpu")
+FORMS: list[type[Fleet] | type[Singles]] = [Fleet, Singles]
+Torch = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
+
+OPTIMIZERS: dict[str, tuple[Optimizer, dict[str, Any], Torch]] = {
+    "sgd": ("sgd", {}, torch.optim.SGD),
+    "decay": ("sgd", {"weight_decay": 0.1}, functools.partial(torch.optim.SGD, weight_decay=0.1)),
+    "heavy ball": ("sgd", {"momentum": 0.8}, functools.partial(torch.optim.SGD, momentum=0.8)),
+    "nesterov": (
+        "momentum",
+        {"weight_decay": 0.02},
+        functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=0.02),
+    ),
+    "adam": ("adam", {}, torch.optim.Adam),
+    "adamw": (
+        "adam",
+        {"weight_decay": 0.3, "betas": (0.8, 0.95), "eps": 1e-6},
+        functools.partial(torch.optim.AdamW, weight_decay=0.3, betas=(0.8, 0.95), eps=1e-6),
+    ),
+}
+RATES = {"adam": (0.002, 0.01, 0.05), "sgd": (0.01, 0.05, 0.2), "momentum": (0.003, 0.01, 0.04)}
+
+
+def half_cosine(step: int) -> float:
+    return 0.5 * (1 + math.cos(math.pi * step / 10))
+
+
+def outcomes(form: type[Fleet] | type[Singles], job: Job, data: Data, copies: Sequence[Copy]) -> dict[Copy, Outcome]:
+    squad: Squad = form(job, copies, CPU)
+    found = list(train(squad, data, job.recipe))
+    assert len(found) == len(copies)
+    return {outcome.copy: outcome for outcome in found}
+
+
+def assert_same(found: Outcome, expected: Trained, *, rel: float) -> None:
+    assert found.curve == pytest.approx(expected.curve, rel=rel, abs=rel)
+    assert found.loss == pytest.approx(expected.loss, rel=rel, abs=rel)
+
+
+def compare(
+    form: type[Fleet] | type[Singles],
+    make: Make,
+    name: str,
+    *,
+    data: Data | None = None,
+    rel: float = 1e-9,
+    scales: dict[str, float] | None = None,
+    **options: Any,
+) -> None:
+    """Train three rates and two seeds, in a form and plainly; losses on the way and at the end agree."""
+    own = data or images()
+    kind, settings, optimizer = OPTIMIZERS[name]
+    recipe = Recipe(optimizer=kind, steps=10, batch_size=10, **settings, **options)
+    job = job_of(make, own, recipe, scales=scales)
+    copies = [Copy(lr, seed) for lr in RATES[kind] for seed in range(2)]
+    found = outcomes(form, job, own, copies)
+    again = {k: v for k, v in options.items() if k in ("schedule", "loss", "order_seed")}
+    for one in copies:
+        expected = plain.trained(
+            make,
+            own,
+            lr=one.lr,
+            seed=one.seed,
+            optimizer=optimizer,
+            scales=scales,
+            steps=10,
+            batch_size=10,
+            **again,
+        )
+        assert_same(found[one], expected, rel=rel)
+    # The copies are different networks at different rates, or agreeing would mean nothing.
+    assert len({outcome.loss for outcome in found.values()}) == len(copies)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_is_torchs(form: Any, name: str) -> None:
+    compare(form, plain.mlp, name)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["nesterov", "adamw"])
+@pytest.mark.parametrize("make", [plain.cnn, plain.batch_norm, plain.gelu, plain.dropout_off, plain.partial])
+def test_every_kind_of_network_trains_as_it_does_alone(form: Any, name: str, make: Make) -> None:
+    compare(form, make, name)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["heavy ball", "adamw"])
+def test_a_schedule_and_rates_of_the_parameters_own(form: Any, name: str) -> None:
+    scales = {"1.weight": 0.25, "1.bias": 2.0, "3.weight": 1.5, "3.bias": 0.0}
+    compare(form, plain.mlp, name, scales=scales, schedule=half_cosine, order_seed=5)
+
+
+def squares(output: Tensor, target: Tensor) -> Tensor:
+    return ((output - F.one_hot(target, 3)) ** 2).sum(1).mean()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_loss_of_the_users_own(form: Any) -> None:
+    compare(form, plain.gelu, "heavy ball", loss=squares)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("make", [plain.mlp, plain.batch_norm])
+def test_single_precision_agrees_to_its_digits(form: Any, make: Make) -> None:
+    compare(form, lambda: make().float(), "nesterov", data=images(dtype=torch.float32), rel=2e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_weights_are_drawn_from_the_plan_by_the_seed(form: Any) -> None:
+    """An init of the plan's own: normal numbers in the plan's order from a generator of the copy's seed."""
+    data = images()
+    planned = es.plan(plain.mlp(), data[0][:2], init="he")
+    recipe = Recipe(steps=10, batch_size=10)
+    job = Job.of(plain.mlp, planned, recipe, range(3))
+    assert planned["1.weight"].std == pytest.approx(math.sqrt(2 / 72))
+    for one, found in outcomes(form, job, data, [Copy(0.05, 0), Copy(0.05, 2)]).items():
+        expected = plain.trained(
+            functools.partial(_drawn, one.seed, planned["3.weight"].std),
+            data,
+            lr=0.05,
+            seed=0,
+            optimizer=torch.optim.SGD,
+            scales={p.name: p.lr_scale for p in planned.parameters},
+            steps=10,
+            batch_size=10,
+        )
+        assert_same(found, expected, rel=1e-9)
+
+
+def _drawn(seed: int, readout: float) -> nn.Module:
+    model, generator = plain.mlp(), torch.Generator().manual_seed(seed)
+    own = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, deviation in (("1.weight", math.sqrt(2 / 72)), ("3.weight", readout)):
+            own[name].normal_(0.0, deviation, generator=generator)
+        own["1.bias"].zero_()
+        own["3.bias"].zero_()
+    return model
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_running_statistics_and_parameters_end_where_a_plain_copy_ends(form: Any) -> None:
+    data, copies = images(), [Copy(0.01, 0), Copy(0.1, 1)]
+    job = job_of(plain.batch_norm, data, Recipe(steps=7, batch_size=16))
+    squad = form(job, copies, CPU)
+    list(train(squad, data, job.recipe))
+    for place, one in enumerate(copies):
+        plainly = plain.trained(
+            plain.batch_norm, data, lr=one.lr, seed=one.seed, optimizer=torch.optim.SGD, steps=7, batch_size=16
+        )
+        if isinstance(squad, Fleet):
+            own = {name: stack[place] for name, stack in zip(squad.names, squad.parameters, strict=True)}
+            own |= {name: stack[place] for name, stack in squad.buffers.items()}
+        else:
+            own = squad.models[place].state_dict()
+        expected = plainly.model.state_dict()
+        assert set(own) == set(expected)
+        assert int(own["1.num_batches_tracked"]) == 7
+        for name, value in expected.items():
+            torch.testing.assert_close(own[name].detach(), value, rtol=1e-9, atol=1e-10)
+
+
+# Divergence
+
+WILD = 1e30  # squares overflow within a few steps
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["heavy ball", "nesterov"])
+def test_a_copy_that_diverges_is_retired_and_the_others_do_not_notice(form: Any, name: str) -> None:
+    data = images()
+    kind, settings, optimizer = OPTIMIZERS[name]
+    recipe = Recipe(optimizer=kind, steps=40, batch_size=10, loss=squares, **settings)
+    job = job_of(plain.gelu, data, recipe)
+    calm = [Copy(0.001, 0), Copy(0.004, 1), Copy(0.002, 0)]
+    mixed = [calm[0], Copy(WILD, 0), calm[1], Copy(WILD * 10, 1), calm[2]]
+    alone, together = outcomes(form, job, data, calm), outcomes(form, job, data, mixed)
+    for one in calm:
+        assert together[one].loss == pytest.approx(alone[one].loss, rel=1e-12)
+        assert together[one].curve == pytest.approx(alone[one].curve, rel=1e-12)
+        assert len(together[one].curve) == 40
+    for one in (mixed[1], mixed[3]):
+        expected = plain.trained(
+            plain.gelu, data, lr=one.lr, seed=one.seed, optimizer=optimizer, steps=40, batch_size=10, loss=squares
+        )
+        assert together[one].diverged
+        assert together[one].loss == math.inf
+        # Finite as long as a plain copy's, then infinite once: the retirement.
+        assert together[one].curve[:-1] == pytest.approx(expected.curve[:-1], rel=1e-9)
+        assert together[one].curve[-1] == math.inf
+        assert 1 < len(together[one].curve) < 40
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_diverged_copy_is_reported_before_the_others_are_done(form: Any) -> None:
+    data = images()
+    job = job_of(plain.gelu, data, Recipe(steps=64, batch_size=10, loss=squares))
+    squad = form(job, [Copy(0.001, 0), Copy(WILD, 0)], CPU)
+    stream = train(squad, data, job.recipe)
+    first = next(stream)
+    assert first.copy == Copy(WILD, 0)
+    assert len(first.curve) < 64
+    assert [outcome.copy for outcome in stream] == [Copy(0.001, 0)]
+    assert squad.copies == [Copy(0.001, 0)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_when_all_diverge_training_ends_early(form: Any) -> None:
+    data, calls = images(), 0
+
+    def counted(output: Tensor, target: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return squares(output, target)
+
+    job = job_of(plain.gelu, data, Recipe(steps=320, batch_size=10, loss=counted))
+    found = outcomes(form, job, data, [Copy(WILD, 0), Copy(WILD, 1)])
+    assert all(outcome.diverged for outcome in found.values())
+    assert calls < 2 * 64
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_last_step_that_breaks_the_network_is_a_divergence(form: Any) -> None:
+    """Every loss on the way is finite; the weights after the last step are not."""
+    data = images()
+    last: Callable[[int], float] = lambda step: 1e200 if step == 5 else 1.0  # noqa: E731
+    job = job_of(plain.mlp, data, Recipe(steps=6, batch_size=10, schedule=last, loss=squares))
+    (found,) = outcomes(form, job, data, [Copy(1e-3, 0)]).values()
+    assert found.loss == math.inf
+    assert len(found.curve) == 6
+    assert all(map(math.isfinite, found.curve))
+
+
+# What is the user's stays the user's
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_data_template_and_random_state_stay_as_they_are(form: Any) -> None:
+    data = images()
+    before_data = data[0].clone(), data[1].clone()
+    job = job_of(plain.batch_norm, data, Recipe(steps=5, batch_size=10))
+    template = copy.deepcopy(job.template.state_dict())
+    state = torch.random.get_rng_state()
+    outcomes(form, job, data, [Copy(0.1, 0), Copy(0.2, 1)])
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert torch.equal(data[0], before_data[0])
+    assert torch.equal(data[1], before_data[1])
+    for name, value in job.template.state_dict().items():
+        assert torch.equal(value, template[name])
+
+
+@pytest.mark.parametrize("dropping", [0.0, 0.4])
+def test_a_search_leaves_model_data_and_random_state_untouched(dropping: float) -> None:
+    made = nn.Sequential(
+        nn.Flatten(), nn.Linear(72, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(dropping), nn.Linear(8, 3)
+    ).eval()
+    before, modes = copy.deepcopy(made.state_dict()), [module.training for module in made.modules()]
+    data = images(dtype=torch.float32)
+    kept = data[0].clone(), data[1].clone()
+    state, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    # The same module at every call, which nothing forbids.
+    found = [es.search_lr(lambda: made, data, seeds=2, epochs=3, batch_size=8, on_failure="return") for _ in range(2)]
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert torch.get_num_threads() == threads
+    assert torch.equal(data[0], kept[0])
+    assert torch.equal(data[1], kept[1])
+    assert [module.training for module in made.modules()] == modes
+    for name, value in made.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(p.grad is None for p in made.parameters())
+    assert found[0].grid == found[1].grid
+    assert [x for s in found[0].losses for x in s] == pytest.approx([x for s in found[1].losses for x in s], rel=1e-3)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dropout_drops_in_training_and_not_in_evaluation(form: Any) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(72, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 3)).double()
+
+    data = images()
+    job = job_of(make, data, Recipe(steps=1, batch_size=48), seeds=1)
+    squad: Squad = form(job, [Copy(1e-12, 0), Copy(2e-12, 0)], CPU)  # equal weights, rates of no effect
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        dropped = squad.step_(*data)
+    kept = squad.evaluate(*data)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        whole = float(F.cross_entropy(make().eval()(data[0]), data[1]).detach())
+    assert kept.tolist() == pytest.approx([whole, whole], rel=1e-9)
+    assert abs(float(dropped[0] - whole)) > 1e-4
+    assert abs(float(dropped[0] - dropped[1])) > 1e-4  # each copy drops its own
+
+
+# Order
+
+
+@pytest.mark.parametrize(("count", "size"), [(10, 3), (12, 4), (5, 64), (1, 1)])
+def test_an_epoch_takes_no_example_twice(count: int, size: int) -> None:
+    recipe = Recipe(batch_size=size, epochs=3)
+    batches = [batch.tolist() for batch in order(count, recipe)]
+    each = count // min(size, count)
+    assert len(batches) == 3 * each == step_count(count, recipe)
+    for epoch in range(3):
+        seen = [index for batch in batches[epoch * each : (epoch + 1) * each] for index in batch]
+        assert len(seen) == len(set(seen)) == each * min(size, count)
+        assert set(seen) <= set(range(count))
+    if count >= 10:
+        assert batches[:each] != batches[each : 2 * each]
+        other = dataclasses.replace(recipe, order_seed=1)
+        assert batches != [batch.tolist() for batch in order(count, other)]
+
+
+def test_steps_run_over_as_many_epochs_as_they_need() -> None:
+    recipe = Recipe(batch_size=4, steps=7, epochs=100)
+    batches = [batch.tolist() for batch in order(10, recipe)]
+    assert len(batches) == 7 == step_count(10, recipe)
+    assert len({index for batch in batches[:2] for index in batch}) == 8
+
+
+def test_evaluation_in_parts_is_the_mean_over_all_examples() -> None:
+    """More examples than an evaluation batch, and not a multiple of it."""
+    data = images(2500)
+    job = job_of(plain.mlp, data, Recipe(steps=2, batch_size=10))
+    for form in FORMS:
+        found = outcomes(form, job, data, [Copy(0.05, 0), Copy(0.05, 1)])
+        for one, outcome in found.items():
+            expected = plain.trained(
+                plain.mlp, data, lr=0.05, seed=one.seed, optimizer=torch.optim.SGD, steps=2, batch_size=10
+            )
+            assert outcome.loss == pytest.approx(expected.loss, rel=1e-10)

@@ -1,0 +1,155 @@
+"""Check the strategy of the grid as a game: a loss that it cannot see, and a minimum that it must corner."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tests.strategies  # noqa: F401  (loads the profile)
+from evenstep.graph import dag_mlp_graph
+from evenstep.search.grid import OCTAVE, REACH, first_positions, parabola_minimum, rate_at, wanted
+from evenstep.search.result import chosen, of_positions
+
+GRAPH = dag_mlp_graph("2", width=8, inputs=4)
+LOW, HIGH = -12, 12
+
+
+def played(loss: Callable[[int], float], *, low: int = LOW, high: int = HIGH) -> dict[int, float]:
+    """Answer what the strategy asks until it asks no more; it asks nothing twice and comes to an end."""
+    found: dict[int, float] = {}
+    for _ in range(200):
+        positions = wanted(found, low=low, high=high)
+        if not positions:
+            return found
+        assert len(set(positions)) == len(positions)
+        assert not set(positions) & set(found)
+        found |= {position: loss(position) for position in positions}
+    raise AssertionError("the strategy does not end")
+
+
+@given(
+    minimum=st.floats(-90, 90),
+    below=st.floats(0.01, 3.0),
+    above=st.floats(0.01, 3.0),
+    cliff=st.floats(0.5, 40.0),
+)
+def test_the_minimum_of_a_valley_is_cornered_to_a_quarter_octave(
+    minimum: float, below: float, above: float, cliff: float
+) -> None:
+    """Any slopes on either side, and divergence from `cliff` positions above the minimum on."""
+
+    def loss(position: int) -> float:
+        away = position - minimum
+        if away > cliff:
+            return math.inf
+        return 1.0 + (above * away if away > 0 else -below * away)
+
+    found = played(loss)
+    best = min(found, key=lambda p: found[p])
+    assert {best - 1, best + 1} <= set(found)
+    assert found[best] <= min(found[best - 1], found[best + 1])
+    # The lattice's own best position, by trying them all.
+    truth = min(range(-REACH, REACH + 1), key=loss)
+    assert loss(best) == loss(truth)
+    assert abs(best - minimum) <= 1 or math.isinf(loss(math.ceil(minimum)))
+    # Octaves and a few more, not the whole lattice.
+    assert len(found) <= 7 + 2 * 13 + 10
+
+
+@given(st.lists(st.floats(0.1, 10) | st.just(math.inf), min_size=2 * REACH + 1, max_size=2 * REACH + 1))
+def test_whatever_the_losses_are_the_strategy_ends_within_reach(losses: list[float]) -> None:
+    found = played(lambda position: losses[position + REACH] if abs(position) <= REACH else math.inf)
+    assert all(abs(position) <= REACH + 2 for position in found)
+    assert set(first_positions(LOW, HIGH)) <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("loss", "edge"), [(lambda position: -position, REACH), (lambda position: position, -REACH)], ids=["up", "down"]
+)
+def test_a_slope_without_end_is_followed_to_the_end_of_reach(loss: Callable[[int], float], edge: int) -> None:
+    found = played(lambda position: 1000.0 + loss(position))
+    assert min(found, key=lambda p: found[p]) == edge
+    search = of_positions({p: (value,) for p, value in found.items()}, 0.1, GRAPH)
+    assert search.status == "best_at_edge"
+
+
+def test_where_everything_diverges_lower_rates_are_tried_and_no_higher() -> None:
+    found = played(lambda position: math.inf)
+    assert max(found) == HIGH
+    assert min(found) == -REACH
+    assert of_positions({p: (value,) for p, value in found.items()}, 0.1, GRAPH).status == "all_diverged"
+
+
+@given(st.floats(1e-6, 1e3), st.integers(-60, 60))
+def test_a_position_is_a_quarter_octave(start: float, position: int) -> None:
+    assert rate_at(start, position + OCTAVE) == pytest.approx(2 * rate_at(start, position), rel=1e-12)
+    assert rate_at(start, position + 1) ** 4 == pytest.approx(2 * rate_at(start, position) ** 4, rel=1e-9)
+    assert rate_at(start, 0) == start
+
+
+# The parabola
+
+
+@given(st.floats(-20, 20), st.floats(0.01, 2.0), st.floats(-3, 3))
+def test_a_parabola_in_logarithms_is_solved_exactly(minimum: float, curvature: float, depth: float) -> None:
+    found = {p: math.exp(depth + curvature * (p - minimum) ** 2 / 2) for p in range(-24, 25) if abs(p - minimum) < 12}
+    assert parabola_minimum(found) == pytest.approx(minimum, abs=1e-6)
+    search = of_positions({p: (value,) for p, value in found.items()}, 0.3, GRAPH)
+    assert search.estimate == pytest.approx(0.3 * 2 ** (minimum / 4), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {0: 1.0},
+        {0: 1.0, 1: 2.0},
+        {-1: 2.0, 0: 1.0, 1: math.inf},
+        {-1: 2.0, 0: 0.0, 1: 2.0},
+        {-1: 1.0, 0: 1.0, 1: 1.0},
+        {-2: 2.0, 0: 1.0, 2: 2.0},
+    ],
+)
+def test_without_neighbours_that_enclose_a_minimum_there_is_no_parabola(found: dict[int, float]) -> None:
+    assert parabola_minimum(found) is None
+
+
+# Choosing
+
+
+@given(st.data())
+def test_the_choice_is_the_largest_rate_within_a_standard_error(data: st.DataObject) -> None:
+    count, seeds = data.draw(st.integers(3, 8)), data.draw(st.integers(2, 4))
+    value = st.floats(0.5, 5.0) | st.just(math.inf)
+    losses = tuple(
+        tuple(row)
+        for row in data.draw(st.lists(st.lists(value, min_size=seeds, max_size=seeds), min_size=count, max_size=count))
+    )
+    grid = tuple(0.1 * 2**i for i in range(count))
+    found = chosen(grid, losses, GRAPH)
+    means = {rate: sum(row) / seeds for rate, row in zip(grid, losses, strict=True)}
+    if all(map(math.isinf, means.values())):
+        assert found.status == "all_diverged"
+        return
+    lowest = min(means, key=lambda rate: means[rate])
+    row = losses[grid.index(lowest)]
+    squares = sum((x - means[lowest]) ** 2 for x in row) / (seeds - 1)
+    error = math.sqrt(squares / seeds)
+    assert means[found.best] <= means[lowest] + error * (1 + 1e-9) + 1e-12
+    assert all(means[rate] >= means[lowest] + error * (1 - 1e-9) - 1e-12 for rate in grid if rate > found.best)
+    assert found.best >= lowest
+    assert found.bracket[0] <= found.best <= found.bracket[1]
+    assert (found.status == "ok") == (found.best not in (grid[0], grid[-1]))
+    assert found.diverged == sum(math.isinf(x) for row in losses for x in row)
+
+
+def test_the_interval_is_students_over_the_seeds_own_best_rates() -> None:
+    """Three seeds whose best rates are 1, 2 and 4: mean log2 is 1, its deviation 1, and t(0.975, 2) = 4.30265."""
+    grid = (1.0, 2.0, 4.0)
+    losses = ((1.0, 3.0, 3.0), (2.0, 1.0, 2.0), (3.0, 2.0, 1.0))
+    found = chosen(grid, losses, GRAPH)
+    assert found.interval is not None
+    half = 4.302652729911275 / math.sqrt(3)
+    assert found.interval == pytest.approx((2 ** (1 - half), 2 ** (1 + half)), rel=1e-9)
+    assert chosen(grid, tuple((row[0],) for row in losses), GRAPH).interval is None
