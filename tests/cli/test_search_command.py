@@ -188,7 +188,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(
     assert not done.out.strip()
 
 
-def test_an_interrupt_ends_the_command_soon_and_the_store_goes_on(folder: Path) -> None:
+def test_an_interrupt_ends_the_command_soon_and_keeps_its_rows(folder: Path) -> None:
     command = [sys.executable, "-m", "evenstep", "search", "network.py:Slow", "--data", "network.py:data"]
     options = ["--seeds", "1", "--steps", "3", "--store", "s.db", "--init", "keep"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

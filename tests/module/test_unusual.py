@@ -138,13 +138,13 @@ def test_factors_computed_from_parameters_count_by_their_own_size_and_sign() -> 
 
 def test_a_kernel_built_on_the_way_counts_by_its_real_size() -> None:
     def run(m: Any, x: Tensor) -> Tensor:
-        kernel = torch.ones(3, 1, 3, 3) / 9
+        kernel = torch.ones(3, 1, 3, 3) / 3
         out: Tensor = F.conv2d(x, kernel, groups=3)
         return out
 
     x = normal(8, 3, 32, 32)
     plan = es.plan(Made(run), x)
-    assert predicted(plan) == pytest.approx(1 / 9)
+    assert predicted(plan) == pytest.approx(1.0)
     assert predicted(plan) == pytest.approx(float(run(None, x).square().mean()), rel=0.1)
 
 
@@ -408,3 +408,28 @@ def test_a_branch_that_runs_for_nothing_changes_no_number() -> None:
     a, b = es.plan(plain, normal(2, 16)), es.plan(dead, normal(2, 16))
     assert a.factors == b.factors
     assert [b[p.name] for p in a.parameters] == list(a.parameters)
+
+
+def test_a_patch_embedding_plans_like_the_matrix_it_is() -> None:
+    """A convolution whose stride is its kernel reads each patch once: a linear layer on patches."""
+
+    class Patches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Linear(3 * 4 * 4, 24)
+            self.head = nn.Linear(24, 10)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            cut = images.unfold(2, 4, 4).unfold(3, 4, 4).permute(0, 2, 3, 1, 4, 5).flatten(3)
+            logits: torch.Tensor = self.head(torch.relu(self.embed(cut)).mean(dim=(1, 2)))
+            return logits
+
+    convolution = nn.Sequential(
+        nn.Conv2d(3, 24, 4, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 10)
+    )
+    images = torch.zeros(2, 3, 16, 16)
+    one, other = es.plan(convolution, images), es.plan(Patches(), images)
+    assert one.lr_scale == pytest.approx(other.lr_scale)
+    for mine, theirs in (("0.weight", "embed.weight"), ("4.weight", "head.weight")):
+        assert one[mine].std == pytest.approx(other[theirs].std)
+        assert one[mine].lr_scale == pytest.approx(other[theirs].lr_scale)

@@ -231,6 +231,7 @@ def ray_engine() -> Iterator[Engine]:
 
 # Ray itself leaves files and sockets to the garbage collector.
 RAY = [
+    pytest.mark.exhaustive,  # a cluster takes a minute to start on two busy cores
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),

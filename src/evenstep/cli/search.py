@@ -54,7 +54,7 @@ def search(
             bar.update(task, completed=progress.done, total=progress.total, description=what)
 
         found = search_lr(
-            load_function(target),
+            load_function(target, returns="a model"),
             _data(data),
             engine=engine,  # type: ignore[arg-type]
             optimizer=optimizer,  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def _data(source: str) -> Any:
 
         return digits().train
     if ":" in source:
-        return load_function(source)()
+        return load_function(source, returns="(inputs, targets)")()
     path = Path(source)
     if path.suffix not in (".npz", ".pt"):
         raise InputError(f"data is '{source}'; give 'digits', a file .npz or .pt, or 'file.py:function'")

@@ -16,20 +16,20 @@ from evenstep.errors import InputError
 
 def load_target(target: str) -> tuple[Any, Any]:
     """Call 'package.module:function' or 'file.py:function'; it returns (model, example_inputs)."""
-    made = load_function(target)()
+    made = load_function(target, returns="(model, example_inputs)")()
     if not isinstance(made, tuple) or len(made) != 2:
         raise InputError(f"'{target}' returned {type(made).__name__}; return (model, example_inputs)")
     return made
 
 
-def load_function(target: str) -> Callable[[], Any]:
+def load_function(target: str, *, returns: str) -> Callable[[], Any]:
     """Return the function that 'package.module:function' or 'file.py:function' names; what it raises is one line."""
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise InputError(f"target '{target}' is not 'package.module:function' or 'file.py:function'")
     make = getattr(_load(place, target), name, None)
     if not callable(make):
-        raise InputError(f"'{place}' has no function '{name}'; name one that can be called without arguments")
+        raise InputError(f"'{place}' has no function '{name}'; name one that returns {returns}")
 
     def called() -> Any:
         try:

@@ -212,14 +212,16 @@ def _convolution(call: Call) -> Outcome:
         padding=_each(padding, len(sides)),
         dilation=dilation,
     )
+    # Patches that neither overlap nor touch padding are read by a plain matrix, as at the foot of a vision transformer.
+    patches = taps > 1 and tuple(stride) == tuple(sides) and not any(_each(padding, len(sides)))
     return weight(
         signal,
         kernel,
         fan_in=kernel.shape[1] * taps,
-        fan_out=kernel.shape[0] // groups * taps,
+        fan_out=kernel.shape[0] // groups * (1 if patches else taps),
         bias=call.argument(2, "bias"),
-        kernel_size=taps ** (1 / len(sides)),
-        kernel_axes=len(sides),
+        kernel_size=1.0 if patches else taps ** (1 / len(sides)),
+        kernel_axes=0 if patches else len(sides),
         gain=coverage,
     )
 
