@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from evenstep.module import plan as plan_module
 from evenstep.module import trace
 from evenstep.rules import Init, Optimizer, Plan
 from evenstep.search.engines import Engine, LocalEngine
+from evenstep.search.engines.form import Form
 from evenstep.search.fleet import Outcome
 from evenstep.search.grid import OCTAVE, rate_at, wanted
 from evenstep.search.job import Copy, Data, Job, made
@@ -128,6 +129,7 @@ class _Session:
         self.job, self.data, self.seeds, self.engine, self.progress = job, data, seeds, engine, progress
         self.found: dict[Copy, float] = {}
         self.needed = 0
+        self.form: Form | None = None
         self.store = Store(Path(store)) if store is not None else None
         self.config = ""
         self.provenance = provenance()
@@ -171,9 +173,20 @@ class _Session:
         self.needed = len(self.found) + len(missing)
         if missing:
             before = time.perf_counter()
-            for outcome in self.engine.run(self.job, self.data, missing):
+            for outcome in self.engine.run(self.job, self.data, missing, self._settled_form(missing)):
                 self._note(outcome, time.perf_counter() - before)
         return [tuple(self.found[Copy(rate, seed)] for seed in range(self.seeds)) for rate in rates]
+
+    def _settled_form(self, copies: list[Copy]) -> Form:
+        """Return the one form of this search: as it began, if the store knows, so that resumed rows are the same."""
+        if self.form is None:
+            known = self.store.form(self.config) if self.store else None
+            chosen_now = Form(**known) if known else self.engine.choose(self.job, self.data, copies)
+            if self.store:
+                self.store.settle_form(self.config, asdict(chosen_now))
+                chosen_now = Form(**(self.store.form(self.config) or asdict(chosen_now)))
+            self.form = chosen_now
+        return self.form
 
     def _note(self, outcome: Outcome, seconds: float) -> None:
         if self.store:

@@ -19,7 +19,8 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS searches (
     config TEXT PRIMARY KEY,
     description TEXT NOT NULL,
-    started REAL NOT NULL
+    started REAL NOT NULL,
+    form TEXT
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS copies (
     config TEXT NOT NULL REFERENCES searches (config),
@@ -86,7 +87,20 @@ class Store:
         """Note a search by its configuration's hash; one that is known stays as it is."""
         with self._errors():
             self._base.execute(
-                "INSERT OR IGNORE INTO searches VALUES (?, ?, ?)", (config, json.dumps(description), time.time())
+                "INSERT OR IGNORE INTO searches VALUES (?, ?, ?, NULL)", (config, json.dumps(description), time.time())
+            )
+
+    def form(self, config: str) -> dict[str, Any] | None:
+        """Return the form a search's copies are trained in, None before one was settled."""
+        with self._errors():
+            found = self._base.execute("SELECT form FROM searches WHERE config = ?", (config,)).fetchone()
+        return json.loads(found[0]) if found and found[0] else None
+
+    def settle_form(self, config: str, form: Mapping[str, Any]) -> None:
+        """Note the form of a search; the first one noted stays, so that a resumed search trains as it began."""
+        with self._errors():
+            self._base.execute(
+                "UPDATE searches SET form = ? WHERE config = ? AND form IS NULL", (json.dumps(form), config)
             )
 
     def add(self, rows: Sequence[Row]) -> None:

@@ -6,11 +6,11 @@ import contextlib
 import multiprocessing
 import os
 import pickle
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 import torch
 import torch.multiprocessing  # teaches pickle to hand tensors over as shared memory
@@ -37,21 +37,27 @@ class LocalEngine:
     workers: int | None = None
     precision: Precision = "float32"
 
-    def run(self, job: Job, data: Data, copies: Sequence[Copy]) -> Iterator[Outcome]:
+    def choose(self, job: Job, data: Data, copies: Sequence[Copy]) -> Form:
+        """Return the fastest form by a short trial, on a CPU on one thread: that is what a worker has."""
+        device = self._device()
+        with threads(1) if device.type == "cpu" else contextlib.nullcontext():
+            return chosen_form(job, _placed(data, device), copies, device, self.precision)
+
+    def run(self, job: Job, data: Data, copies: Sequence[Copy], form: Form | None = None) -> Iterator[Outcome]:
         """Train the copies and yield each as soon as it is known."""
-        device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        placed = (data[0].to(device), data[1].to(device))
+        device = self._device()
+        placed = _placed(data, device)
+        form = form or self.choose(job, placed, copies)
         if device.type == "cuda":
-            form = chosen_form(job, placed, copies, device, self.precision)
             yield from train_in(form, job, placed, copies, device, self.precision)
-            return
-        with threads(1):
-            form = chosen_form(job, placed, copies, device)
-        if self._worth_workers(form, job, placed, copies):
+        elif self._worth_workers(form, job, placed, copies):
             yield from _in_workers(form, job, placed, copies, self.workers or _cores())
         else:
             with threads(best_threads(form, job, placed, copies)):
                 yield from train_in(form, job, placed, copies, device, "float32")
+
+    def _device(self) -> torch.device:
+        return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
     def close(self) -> None:
         """Hold nothing between runs."""
@@ -63,6 +69,10 @@ class LocalEngine:
         alone = form.seconds * len(copies) * step_count(len(data[0]), job.recipe)
         asked = self.workers is not None
         return (asked or alone * (1 - 1 / workers) > _START_SECONDS) and _can_travel(job)
+
+
+def _placed(data: Data, device: torch.device) -> Data:
+    return data[0].to(device), data[1].to(device)
 
 
 @contextlib.contextmanager
@@ -89,64 +99,89 @@ def _can_travel(job: Job) -> bool:
     return True
 
 
-_worker: dict[str, object] = {}
-
-
-def _prepare(job: Job, data: Data) -> None:
-    """Set a worker up, once."""
+def _serve(pipe: Connection, job: Job, data: Data) -> None:
+    """Train the chunks that come through a pipe, in a process of its own, until it closes."""
     torch.set_num_threads(1)
-    _worker["job"], _worker["data"] = job, data
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while True:
+            form, copies = pipe.recv()
+            try:
+                pipe.send(list(train_in(form, job, data, copies, torch.device("cpu"), "float32")))
+            except Exception as error:
+                pipe.send(SearchError(f"a worker failed with {type(error).__name__}: {error}; train with workers=1"))
 
 
-def _work(form: Form, copies: list[Copy]) -> list[Outcome]:
-    job, data = _worker["job"], _worker["data"]
-    assert isinstance(job, Job)
-    return list(train_in(form, job, data, copies, torch.device("cpu"), "float32"))  # type: ignore[arg-type]
+@dataclass
+class _Worker:
+    """A worker process, the pipe to it, and the chunk it is at."""
+
+    process: BaseProcess
+    pipe: Connection
+    chunk: list[Copy]
+
+    @classmethod
+    def started(cls, job: Job, data: Data) -> _Worker:
+        methods = multiprocessing.get_all_start_methods()
+        context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        if context.get_start_method() == "forkserver":
+            context.set_forkserver_preload(["evenstep.search.engines.local"])
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs, job, data), daemon=True)
+        process.start()
+        theirs.close()  # so that the death of the worker, the last to hold it, ends our waiting
+        return cls(process, ours, [])
+
+    def give(self, form: Form, chunk: list[Copy]) -> None:
+        self.chunk = chunk
+        with contextlib.suppress(OSError):  # a worker that is gone is noticed when it is waited for
+            self.pipe.send((form, chunk))
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
 
 
 def _in_workers(form: Form, job: Job, data: Data, copies: Sequence[Copy], workers: int) -> Iterator[Outcome]:
     """Hand chunks to worker processes; what a lost worker had is given to a new one."""
     shared = (_shared(data[0]), _shared(data[1]))
     size = max(min(form.chunk, -(-len(copies) // workers)), 1)
-    waiting = [list(copies[start : start + size]) for start in range(0, len(copies), size)]
-    for _ in range(_TRIES):
-        lost: list[list[Copy]] = []
-        yield from _one_pool(form, job, shared, waiting, workers, lost)
-        waiting = lost
-        if not waiting:
-            return
-        time.sleep(0.1)
-    raise SearchError(f"workers died {_TRIES} times while training {len(waiting)} chunks; train with fewer workers")
+    waiting = [list(copies[start : start + size]) for start in range(0, len(copies), size)][::-1]
+    busy: list[_Worker] = []
+    losses = 0
+    try:
+        while waiting or busy:
+            while waiting and len(busy) < workers:
+                busy.append(_Worker.started(job, shared))
+                busy[-1].give(form, waiting.pop())
+            for ready in wait([worker.pipe for worker in busy]):
+                worker = next(one for one in busy if one.pipe is ready)
+                try:
+                    answer = worker.pipe.recv()
+                except (EOFError, OSError):
+                    losses += 1
+                    if losses > _TRIES * workers:
+                        raise SearchError(
+                            f"workers died {losses} times; train with fewer workers, or with one"
+                        ) from None
+                    waiting.append(worker.chunk)
+                    busy.remove(worker)
+                    worker.stop()
+                    continue
+                if isinstance(answer, SearchError):
+                    raise answer
+                yield from answer
+                if waiting:
+                    worker.give(form, waiting.pop())
+                else:
+                    busy.remove(worker)
+                    worker.stop()
+    finally:
+        for worker in busy:
+            worker.stop()
 
 
 def _shared(tensor: Tensor) -> Tensor:
     """Return a copy that other processes can read without copying it again."""
     copied: Tensor = tensor.clone().share_memory_()  # type: ignore[no-untyped-call]
     return copied
-
-
-def _one_pool(
-    form: Form, job: Job, data: Data, chunks: list[list[Copy]], workers: int, lost: list[list[Copy]]
-) -> Iterator[Outcome]:
-    methods = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    if context.get_start_method() == "forkserver":
-        context.set_forkserver_preload(["evenstep.search.engines.local"])
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare, initargs=(job, data))
-    running: dict[Future[list[Outcome]], list[Copy]] = {}
-    try:
-        running = {pool.submit(_work, form, chunk): chunk for chunk in chunks}
-        while running:
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                chunk = running.pop(future)
-                try:
-                    outcomes = future.result()
-                except BrokenProcessPool:
-                    lost.append(chunk)
-                    continue
-                yield from outcomes
-    finally:
-        for process in list((pool._processes or {}).values()) if running else ():
-            process.terminate()  # interrupted: do not wait for chunks that nobody wants
-        pool.shutdown(wait=True, cancel_futures=True)

@@ -25,15 +25,19 @@ class RayEngine:
         self.address, self.chunk, self.retries = address, chunk, retries
         self._started = False
 
-    def run(self, job: Job, data: Data, copies: Sequence[Copy]) -> Iterator[Outcome]:
+    def choose(self, job: Job, data: Data, copies: Sequence[Copy]) -> Form:
+        """Return the fastest form by a short trial on this machine."""
+        with threads(1):
+            return chosen_form(job, data, copies, torch.device("cpu"))
+
+    def run(self, job: Job, data: Data, copies: Sequence[Copy], form: Form | None = None) -> Iterator[Outcome]:
         """Train the copies and yield each chunk's outcomes when it is done."""
         ray = _ray()
         if not ray.is_initialized():
             options = {"include_dashboard": False} if self.address is None else {}
             ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", **options)
             self._started = True
-        with threads(1):
-            form = chosen_form(job, data, copies, torch.device("cpu"))
+        form = form or self.choose(job, data, copies)
         work = ray.remote(num_cpus=1, max_retries=self.retries)(_work)
         shared = ray.put(job), ray.put((data[0].cpu(), data[1].cpu()))
         size = max(min(form.chunk, self.chunk), 1)
