@@ -15,6 +15,7 @@ from typing import Any
 from evenstep.errors import StoreError
 
 SCHEMA = 1
+_SET_UP_TRIES = 200
 _TABLES = """
 CREATE TABLE IF NOT EXISTS searches (
     config TEXT PRIMARY KEY,
@@ -74,10 +75,22 @@ class Store:
                 "another file"
             )
         with self._errors():
-            self._base.execute("PRAGMA journal_mode = WAL")
-            self._base.execute("PRAGMA synchronous = FULL")
-            self._base.executescript(_TABLES)
-            self._base.execute(f"PRAGMA user_version = {SCHEMA}")
+            self._set_up()
+
+    def _set_up(self) -> None:
+        """Make the tables, in write-ahead mode. Changing the mode does not wait for others as other writes do: try on."""
+        for attempt in range(_SET_UP_TRIES):
+            try:
+                if self._base.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                    self._base.execute("PRAGMA journal_mode = WAL")
+                self._base.execute("PRAGMA synchronous = FULL")
+                self._base.executescript(_TABLES)
+                self._base.execute(f"PRAGMA user_version = {SCHEMA}")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or attempt + 1 == _SET_UP_TRIES:
+                    raise
+                time.sleep(0.05)
 
     def close(self) -> None:
         """Close the file."""
