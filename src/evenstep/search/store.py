@@ -78,7 +78,7 @@ class Store:
             self._set_up()
 
     def _set_up(self) -> None:
-        """Make the tables, in write-ahead mode. Changing the mode does not wait for others as other writes do: try on."""
+        """Make the tables, in write-ahead mode. Changing the mode does not wait for others as writes do: try on."""
         for attempt in range(_SET_UP_TRIES):
             try:
                 if self._base.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
