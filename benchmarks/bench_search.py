@@ -1,10 +1,11 @@
 """The search's engine against what one would write by hand, as ratios of wall time within one run.
 
-    python benchmarks/bench_search.py [--cases NAME ...] [--record results/bench_search/cpu.json]
+    python benchmarks/bench_search.py [--cases NAME ...] [--repeats 5] [--record results/bench_search/cpu.json]
 
 (a) a plain eager loop over copies, data on the device, torch.optim; (b) on a CPU one process per copy, as many at a
 time as there are cores, one thread each. A ratio above 1 means that the engine is faster; all trained copies and the
-evaluation at the end count, and so do the engine's own trials and its workers' start.
+evaluation at the end count, and so do the engine's own trials and its workers' start. The ways take turns; times are
+medians over the repeats, ratios those of medians.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import math
 import multiprocessing
 import os
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -122,8 +124,8 @@ def in_processes(job: Job, data: Data, copies: Sequence[Copy]) -> list[float]:
         return list(pool.map(_one, copies))
 
 
-def measured(case: Case, device: torch.device) -> dict[str, float]:
-    """Return the wall times of one case and their ratios; losses must agree."""
+def measured(case: Case, device: torch.device, repeats: int) -> dict[str, float]:
+    """Return the median wall times of one case and their ratios; losses must agree."""
     generator = torch.Generator().manual_seed(0)
     inputs: Tensor = torch.randn(case.examples, *case.shape, generator=generator)
     targets = torch.randint(10, (case.examples,), generator=generator)
@@ -131,31 +133,36 @@ def measured(case: Case, device: torch.device) -> dict[str, float]:
     copies = copies_of(case)
     job = Job.of(case.make, plan, case.recipe, range(3))
     data = (inputs.to(device), targets.to(device))
-    times: dict[str, float] = {}
-
     # The loop is the same work for every copy: on a GPU some copies stand for all.
     tried = copies if device.type == "cpu" else copies[:: max(len(copies) // 5, 1)]
-    start = time.perf_counter()
-    hand = {one: by_hand(job, data, one, device) for one in tried}
-    times["loop_seconds"] = (time.perf_counter() - start) * len(copies) / len(tried)
+    engine = LocalEngine(device=device.type, precision=case.precision)
+    ways: dict[str, Callable[[], dict[Copy, float]]] = {
+        "loop": lambda: {one: by_hand(job, data, one, device) for one in tried},
+        "engine": lambda: {outcome.copy: outcome.loss for outcome in engine.run(job, data, copies)},
+    }
     if device.type == "cpu":
-        start = time.perf_counter()
-        in_processes(job, data, copies)
-        times["processes_seconds"] = time.perf_counter() - start
-    start = time.perf_counter()
-    ours = {o.copy: o.loss for o in LocalEngine(device=device.type, precision=case.precision).run(job, data, copies)}
-    times["engine_seconds"] = time.perf_counter() - start
-    differences = [abs(ours[one] - loss) for one, loss in hand.items() if math.isfinite(loss)]
-    times["largest_loss_difference"] = max(differences)
-    for name in ("loop", "processes"):
-        if f"{name}_seconds" in times:
-            times[f"{name}_over_engine"] = times[f"{name}_seconds"] / times["engine_seconds"]
-    return times
+        ways["processes"] = lambda: dict(zip(copies, in_processes(job, data, copies), strict=True))
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    found: dict[str, dict[Copy, float]] = {}
+    for _ in range(repeats):
+        for name, way in ways.items():
+            start = time.perf_counter()
+            found[name] = way()
+            share = len(found[name]) / len(copies)
+            spent[name].append((time.perf_counter() - start) / share)
+    differences = [abs(found["engine"][one] - loss) for one, loss in found["loop"].items() if math.isfinite(loss)]
+    median = {name: statistics.median(times) for name, times in spent.items()}
+    return {
+        **{f"{name}_seconds": seconds for name, seconds in median.items()},
+        **{f"{name}_over_engine": median[name] / median["engine"] for name in ways if name != "engine"},
+        "largest_loss_difference": max(differences),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="*", help="only cases whose name holds one of these words")
+    parser.add_argument("--repeats", type=int, default=3, help="how often each way is timed")
     parser.add_argument("--record", type=Path, help="also write the figures, with versions and device, to this file")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -164,12 +171,12 @@ def main() -> None:
     for name, case in cases.items():
         if options.cases and not any(word in name for word in options.cases):
             continue
-        results[name] = measured(case, device)
+        results[name] = measured(case, device, options.repeats)
         shown = ", ".join(f"{key} {value:.4g}" for key, value in results[name].items())
         print(f"{name}: {shown}", flush=True)
     if options.record:
         config = {
-            name: {"copies": c.copies, "examples": c.examples, "batch": c.recipe.batch_size}
+            name: {"copies": c.copies, "examples": c.examples, "batch": c.recipe.batch_size, "repeats": options.repeats}
             for name, c in cases.items()
         }
         write_record(options.record, config=config, results=results)

@@ -256,7 +256,7 @@ def _try_out(job: Job, data: Data) -> float:
     One forward before many: a model, loss and data that do not fit are reported once and clearly.
     """
     _require_trainable(job.template)
-    model = job.start(0).train()
+    model = job.start(0).to(data[0].device).train()  # the data may be on a GPU already
     size = min(job.recipe.batch_size, len(data[0]))
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):

@@ -14,6 +14,7 @@ from evenstep.data import Split, digits
 from evenstep.module import plan
 from evenstep.search import LRSearch, mean_loss, search_lr, train_
 from evenstep.spaces import DagCNN, DagMLP
+from evenstep.study.codes import chain_code, dense_code, residual_code
 
 Notify = Callable[[str], None]
 MLP_WIDTH = 64
@@ -50,33 +51,6 @@ def _mlp(code: str) -> Callable[[], nn.Module]:
 
 def _cnn(code: str) -> Callable[[], nn.Module]:
     return lambda: DagCNN(code, width=CNN_WIDTH, channels=1, norm="batch")
-
-
-def chain_code(depth: int) -> str:
-    """Return the code of a chain of weights.
-
-    >>> chain_code(3)
-    '2_02_002'
-    """
-    return "_".join("0" * t + "2" for t in range(depth))
-
-
-def residual_code(depth: int) -> str:
-    """Return the code of weights from each vertex to the next, with skips over every second one.
-
-    >>> residual_code(3)
-    '2_12_012'
-    """
-    return "_".join("0" * max(t - 1, 0) + ("12" if t else "2") for t in range(depth))
-
-
-def dense_code(depth: int) -> str:
-    """Return the code in which every vertex reads all earlier ones.
-
-    >>> dense_code(3)
-    '2_22_222'
-    """
-    return "_".join("2" * (t + 1) for t in range(depth))
 
 
 NETWORKS: tuple[tuple[str, str, Callable[[], nn.Module]], ...] = (

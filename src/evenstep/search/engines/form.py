@@ -72,6 +72,8 @@ def chosen_form(
         # Matrix products stack well: nothing to choose, unless some other operator cannot be stacked.
         stacked = _timed(Form("stacked", len(copies)), job, data, copies[:2], device, precision)
         return Form("stacked" if math.isfinite(stacked.seconds) else "single", len(copies))
+    if device.type == "cpu" and _too_small_to_try(job, data, copies):
+        return Form("single", 1)
     total = step_count(len(data[0]), job.recipe) * len(copies)
     best = _timed(Form("single", len(copies) if device.type == "cuda" else 1), job, data, copies, device, precision)
     allowed = _TRIAL_SHARE * best.seconds * total
@@ -88,17 +90,49 @@ def chosen_form(
     return best
 
 
-def best_threads(form: Form, job: Job, data: Data, copies: Sequence[Copy]) -> int:
-    """Return how many of torch's threads train a form fastest on this CPU now: all of them, or one."""
-    threads = torch.get_num_threads()
-    if threads == 1:
-        return 1
-    shared = _timed(form, job, data, copies, torch.device("cpu"), "float32")
-    return threads if shared.seconds < form.seconds else 1
+def best_threads(form: Form, job: Job, data: Data, copies: Sequence[Copy]) -> tuple[int, float]:
+    """Return how many of torch's threads train a form fastest on this CPU now, all or one, and a copy's step's time.
+
+    Both are timed twice, in turns: on a busy machine a single trial is a coin's toss.
+    """
+    every = torch.get_num_threads()
+    if every == 1 or _too_small_to_try(job, data, copies):
+        return every, form.seconds
+    spent = {1: form.seconds or math.inf, every: math.inf}
+    part, device = copies[: form.chunk], torch.device("cpu")
+    with _own_randomness(0, device):
+        squad = squad_of(form, job, part, device)
+        for count in (1, every) * 2:
+            with threads(count):
+                trial = trial_seconds(squad, data, job.recipe, "float32", steps=1)
+            spent[count] = min(spent[count], trial / len(part))
+    best = min(spent, key=lambda count: spent[count])
+    return best, spent[best]
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Run torch's operators on so many threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 _TRIAL_SHARE = 0.04  # of the plain loop's whole time
 _TRIAL_STEPS = 2
+_FEW_STEPS = 400  # of all copies together: fewer than some thirty times what trials take
+_FEW_OPERATIONS = 2e10
+
+
+def _too_small_to_try(job: Job, data: Data, copies: Sequence[Copy]) -> bool:
+    """Say whether trials would cost a good part of the work: few steps of a small network without convolutions."""
+    steps = step_count(len(data[0]), job.recipe) * len(copies)
+    size = sum(parameter.numel() for parameter in job.template.parameters())
+    operations = 6 * size * min(job.recipe.batch_size, len(data[0])) * steps
+    return steps < _FEW_STEPS and operations < _FEW_OPERATIONS and not job.plan.graph.convolutions
 
 
 def _timed(

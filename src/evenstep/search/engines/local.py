@@ -17,11 +17,11 @@ import torch.multiprocessing  # teaches pickle to hand tensors over as shared me
 from torch import Tensor
 
 from evenstep.errors import SearchError
-from evenstep.search.engines.form import Form, best_threads, chosen_form, train_in
+from evenstep.search.engines.form import Form, best_threads, chosen_form, threads, train_in
 from evenstep.search.fleet import Outcome, Precision, step_count
 from evenstep.search.job import Copy, Data, Job
 
-_START_SECONDS = 6.0  # what starting workers costs, importing torch above all
+_START_SECONDS = 4.0  # what starting workers costs, importing torch above all
 _TRIES = 3
 
 
@@ -50,10 +50,12 @@ class LocalEngine:
         form = form or self.choose(job, placed, copies)
         if device.type == "cuda":
             yield from train_in(form, job, placed, copies, device, self.precision)
-        elif self._worth_workers(form, job, placed, copies):
+            return
+        count, seconds = best_threads(form, job, placed, copies)
+        if self._worth_workers(form, seconds, job, placed, copies):
             yield from _in_workers(form, job, placed, copies, self.workers or _cores())
         else:
-            with threads(best_threads(form, job, placed, copies)):
+            with threads(count):
                 yield from train_in(form, job, placed, copies, device, "float32")
 
     def _device(self) -> torch.device:
@@ -62,28 +64,18 @@ class LocalEngine:
     def close(self) -> None:
         """Hold nothing between runs."""
 
-    def _worth_workers(self, form: Form, job: Job, data: Data, copies: Sequence[Copy]) -> bool:
-        workers = self.workers or _cores()
-        if workers < 2 or len(copies) < 2:
+    def _worth_workers(self, form: Form, seconds: float, job: Job, data: Data, copies: Sequence[Copy]) -> bool:
+        """Say whether workers of one thread each beat this process, where a copy's step takes `seconds`."""
+        workers = min(self.workers or _cores(), len(copies))
+        if workers < 2:
             return False
-        alone = form.seconds * len(copies) * step_count(len(data[0]), job.recipe)
-        asked = self.workers is not None
-        return (asked or alone * (1 - 1 / workers) > _START_SECONDS) and _can_travel(job)
+        steps = len(copies) * step_count(len(data[0]), job.recipe)
+        pays = form.seconds * steps / workers + _START_SECONDS < seconds * steps
+        return (pays or self.workers is not None) and _can_travel(job)
 
 
 def _placed(data: Data, device: torch.device) -> Data:
     return data[0].to(device), data[1].to(device)
-
-
-@contextlib.contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Run torch's operators on so many threads for a while."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _cores() -> int:

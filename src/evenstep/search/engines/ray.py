@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from evenstep.errors import InputError
-from evenstep.search.engines.form import Form, chosen_form, train_in
-from evenstep.search.engines.local import threads
+from evenstep.search.engines.form import Form, chosen_form, threads, train_in
 from evenstep.search.fleet import Outcome
 from evenstep.search.job import Copy, Data, Job
 

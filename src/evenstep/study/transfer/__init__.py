@@ -1,0 +1,1 @@
+"""The transfer benchmark: what a learning rate is worth that was searched on a tiny base only."""
