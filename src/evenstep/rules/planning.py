@@ -18,9 +18,8 @@ from evenstep.rules.initialisation import INITS, Init
 from evenstep.rules.network import OPTIMIZERS, Factor, Network, Optimizer, Rule
 from evenstep.rules.paths import Paths
 from evenstep.rules.plan import ParameterPlan, Plan, VertexPlan
-from evenstep.rules.roles import Place
 from evenstep.rules.weighted import Weighted
-from evenstep.rules.width import BaseShape, base_shape, kernel_taps, width_factor
+from evenstep.rules.width import hidden_width, kernel_taps, width_factor
 
 RULES: dict[str, Rule] = {rule.name: rule for rule in (Weighted(), Paths(), Constant(), Mup())}
 # Widths of the one-hidden-layer chain that stands behind a bare number: those our measurements were made at.
@@ -82,9 +81,9 @@ def _planned(
     own_init: Init = "conserve" if init == "keep" and base_graph is None else init
     reference = Network(base_graph or chain_like(graph), own_init)
     factors = chosen.factors(network, reference, optimizer)
-    shape = base_shape(reference) if chosen.layerwise else None
+    width = hidden_width(reference) if chosen.layerwise else None
     return Plan(
-        parameters=_parameters(network, factors, shape, optimizer),
+        parameters=_parameters(network, factors, width, optimizer),
         rule=chosen.name,
         base=rate,
         graph=graph,
@@ -142,10 +141,10 @@ def _base(base: BaseSearch | float | None, base_graph: Graph | None) -> tuple[fl
 
 
 def _parameters(
-    network: Network, factors: tuple[Factor, ...], shape: BaseShape | None, optimizer: Optimizer
+    network: Network, factors: tuple[Factor, ...], width: float | None, optimizer: Optimizer
 ) -> tuple[ParameterPlan, ...]:
     """Return the plan of every trainable parameter, in the graph's order."""
-    writer = _Writer(network, factors, shape, optimizer)
+    writer = _Writer(network, factors, width, optimizer)
     return tuple(writer.plan(p) for p in network.graph.parameters if p.trainable)
 
 
@@ -153,9 +152,9 @@ class _Writer:
     """Write parameter plans; layers of equal shape share their factor, and equal reasons one text."""
 
     def __init__(
-        self, network: Network, factors: tuple[Factor, ...], shape: BaseShape | None, optimizer: Optimizer
+        self, network: Network, factors: tuple[Factor, ...], width: float | None, optimizer: Optimizer
     ) -> None:
-        self.network, self.shape, self.optimizer = network, shape, optimizer
+        self.network, self.width, self.optimizer = network, width, optimizer
         self.scale = math.prod(factor.value for factor in factors)
         self.said = " x ".join(_say(factor) for factor in factors)
         self.std, self.why = network.initialisation.std, network.initialisation.why
@@ -163,7 +162,7 @@ class _Writer:
         self.edges = network.live.edges
         self.roles = network.roles
         self.edges_of = network.roles.edges_of
-        self.rates: dict[tuple[float, float, Place], tuple[float, str]] = {}
+        self.rates: dict[tuple[float, float], tuple[float, str]] = {}
         self.rate_of_edge: dict[int, tuple[float, str]] = {}
         self.reasons: dict[tuple[str, str, str], str] = {}
 
@@ -192,7 +191,7 @@ class _Writer:
 
     def _rate(self, parameter: Parameter, positions: tuple[int, ...] | None) -> tuple[float, str]:
         """Return the factor of a parameter's rate: the smallest its uses ask for, where a tied weight has several."""
-        if self.shape is None or positions is None or parameter.role not in ("weight", "bias"):
+        if self.width is None or positions is None or parameter.role not in ("weight", "bias"):
             return self.scale, self.said
         if len(positions) == 1:
             known = self.rate_of_edge.get(positions[0])
@@ -201,8 +200,7 @@ class _Writer:
 
     def _rate_on(self, parameter: Parameter, position: int) -> tuple[float, str]:
         edge = self.edges[position]
-        place = self.roles.places.get(position)
-        if place is None or self.shape is None:  # no weight on this edge: a norm's gain or bias
+        if position not in self.roles.places or self.width is None:  # no weight on this edge: a norm's gain or bias
             return self.scale, self.said
         weight = parameter
         if parameter.role == "bias":  # a bias goes at its layer's pace
@@ -210,10 +208,10 @@ class _Writer:
             weight = next((known[name] for name in edge.parameters if known[name].role == "weight"), parameter)
         fans = weight if edge.op == "recurrent" else edge
         taps = kernel_taps(weight)
-        key = (fans.fan_in / taps, fans.fan_out / taps, place)
+        key = (fans.fan_in / taps, fans.fan_out / taps)
         found = self.rates.get(key)
         if found is None:
-            factor = width_factor(*key, self.shape, self.optimizer)
+            factor = width_factor(*key, self.width, self.optimizer)
             found = self.rates[key] = (self.scale * factor.value, f"{self.said} x {_say(factor)}")
         if edge.op != "recurrent":  # whose weights differ in what they read
             self.rate_of_edge[position] = found

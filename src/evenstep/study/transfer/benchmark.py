@@ -17,20 +17,21 @@ from evenstep.search import LocalEngine
 from evenstep.search.fleet import Precision
 from evenstep.study import statistics
 from evenstep.study.transfer.families import Architecture, Family, Setting
-from evenstep.study.transfer.measure import METHODS, Bench, Measured, Training, measure, predictions
+from evenstep.study.transfer.ledger import Ledger
+from evenstep.study.transfer.measure import METHODS, Bench, Curve, Measured, Training, measure, predictions
 
 Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where and on what a benchmark runs: the data's folder (None: digits), device, precision, processes, store."""
+    """Where and on what a benchmark runs: the data's folder (None: digits), device, precision, processes, ledger."""
 
     data: str | None = None
     device: str | None = None
     precision: Precision = "float32"
     workers: int = 1
-    store: Path | None = None
+    ledger: Path | None = None
 
     def load(self, image: tuple[int, int, int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the training data with images of the given shape, on the device."""
@@ -47,6 +48,7 @@ class Task:
     setting: Setting
     architecture: Architecture
     picked: dict[str, float]
+    known: Curve
 
 
 @dataclass(frozen=True)
@@ -92,11 +94,16 @@ def run(
     families: Sequence[Family], place: Place, training: Training, notify: Notify = lambda _: None
 ) -> Iterator[FamilyResult]:
     """Measure families and yield each when its last architecture is done."""
-    bases = {family.setting: Task(family.name, family.setting, family.base, {}) for family in families}
+    ledger = Ledger(place.ledger, "digits" if place.data is None else "cifar10", training)
+    bases = {
+        family.setting: Task(family.name, family.setting, family.base, {}, ledger.known(family.setting, family.base))
+        for family in families
+    }
     found: dict[Setting, Measured] = {}
     with _Workers(place, training) as workers:
         for task, measured in workers.measured(bases.values()):
             found[task.setting] = measured
+            ledger.note(task.setting, task.architecture, measured.curve)
             notify(f"base of {task.family}: learning rate {measured.true_lr or math.nan:.4g}")
         tasks: list[Task] = []
         waiting: dict[str, int] = {}
@@ -109,10 +116,12 @@ def run(
             waiting[family.name], done[family.name] = len(family.architectures), {}
             for architecture in family.architectures:
                 picked = predictions(family.setting, architecture, family.base, base.true_lr)
-                tasks.append(Task(family.name, family.setting, architecture, picked))
+                known = ledger.known(family.setting, architecture)
+                tasks.append(Task(family.name, family.setting, architecture, picked, known))
         by_name = {family.name: family for family in families}
         for task, measured in workers.measured(tasks):
             family = by_name[task.family]
+            ledger.note(task.setting, task.architecture, measured.curve)
             done[task.family][task.architecture] = measured
             waiting[task.family] -= 1
             if not waiting[task.family]:
@@ -167,8 +176,8 @@ def _measured(task: Task) -> Measured:
     if image not in _here["data"]:
         _here["data"][image] = place.load(image)
     engine = LocalEngine(device=place.device, workers=1, precision=place.precision)
-    bench = Bench(_here["data"][image], engine, _here["training"], place.store)
-    return measure(bench, task.setting, task.architecture, task.picked)
+    bench = Bench(_here["data"][image], engine, _here["training"])
+    return measure(bench, task.setting, task.architecture, task.picked, task.known)
 
 
 __all__ = ["METHODS", "FamilyResult", "Place", "run"]
