@@ -9,7 +9,9 @@ split into its mean and its variance,
     second_moment(v) = sum_f A_v[f]^2 variance(f) + mean(v)^2.
 
 Field f's share of v is E[A_v[f] f v] = A_v[f]^2 variance(f) + A_v[f] mean(f) mean(v), and the depth moments of v
-are those of its fields averaged by share: a path counts by the second moment it carries (`docs/theory.md`).
+are those of its fields averaged by share: a path counts by the second moment it carries (`docs/theory.md`). Beside its
+amplitude every field carries the number of its copies that met on the way, 1 unless skips bring the same field twice.
+A norm ends all that: what leaves it is one new field.
 """
 
 from __future__ import annotations
@@ -27,19 +29,22 @@ from evenstep.graph import Edge, Graph
 from evenstep.rules import activations
 
 Depths = tuple[float, float, float]
-Row = tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]
+# The fields that arrive at a vertex: their numbers, their amplitudes, and how many copies of each came together.
+Row = tuple[npt.NDArray[np.intp], npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
 class VertexSignal:
     """Say what arrives at a vertex, relative to inputs of second moment one.
 
-    `depths` are E[L], E[L^2], E[L^3] over a random walk back to the input that picks each summand by its share.
+    `depths` are E[L], E[L^2], E[L^3] over a random walk back to the input that picks each summand by its share;
+    `copies` is the mean square, by share, of the number of copies of a field that skips have brought together.
     """
 
     second_moment: float
     mean: float
     depths: Depths
+    copies: float = 1.0
 
     def cubed_depth(self, offset: float) -> float:
         """Return E[(L + offset)^3]."""
@@ -125,7 +130,7 @@ class _Pass:
         inputs = set(self.graph.inputs)
         for vertex in self.graph.vertices:
             fresh = _Fresh()
-            row: Row = (np.empty(0, dtype=np.intp), np.empty(0))
+            row: Row = _NO_FIELDS
             if vertex.name in inputs:
                 fresh.add(0.0, 1.0, (0.0, 0.0, 0.0))
             elif vertex.merge == "product":
@@ -183,11 +188,10 @@ class _Pass:
         elif edge.op == "modulate":
             pass  # steers, brings nothing of its own
         elif edge.op == "norm":
-            scale = 1.0 / math.sqrt(variance) if variance > 0 else 0.0
-            coherent.append((scale, row))
-            fresh.add(-scale * at.mean, 0.0, depths)
+            fresh.add(0.0, 1.0 if variance > 0 else 0.0, depths)
         elif edge.op == "rms_norm":
-            coherent.append((1.0 / math.sqrt(at.second_moment) if at.second_moment > 0 else 0.0, row))
+            scale = 1.0 / at.second_moment if at.second_moment > 0 else 0.0
+            fresh.add(math.sqrt(scale) * at.mean, scale * variance, depths)
         elif edge.op == "average":
             coherent.append((edge.amplitude, row))
             fresh.add((1 - edge.amplitude) * at.mean, max(edge.gain - edge.amplitude**2, 0.0) * variance, depths)
@@ -233,8 +237,7 @@ class _Pass:
     def _concat(self, name: str, fresh: _Fresh) -> Row:
         """Join blocks side by side: second moments add by width share, and so do squared amplitudes."""
         edges = self.graph.incoming[name]
-        row = _combined([(edge.gain, _squared(self.rows[edge.source])) for edge in edges])
-        row = (row[0], np.sqrt(np.maximum(row[1], 0.0)))
+        row = _side_by_side([(edge.gain, self.rows[edge.source]) for edge in edges])
         mean = sum(edge.gain * self.signals[edge.source].mean for edge in edges)
         second = sum(edge.gain * self.signals[edge.source].second_moment for edge in edges)
         carried_mean, carried_variance = self._of_row(row)
@@ -269,7 +272,7 @@ class _Pass:
 
     def _of_row(self, row: Row) -> tuple[float, float]:
         """Return mean and variance of the fields a row carries."""
-        fields, amplitudes = row
+        fields, amplitudes, _ = row
         mean = float(amplitudes @ self.field_mean[fields, 0])
         return mean, float(amplitudes**2 @ self.field_variance[fields, 0])
 
@@ -278,8 +281,8 @@ class _Pass:
         self.field_variance[number] = (fresh.variance, *fresh.variance_depths)
         self.field_mean[number] = (fresh.mean, *fresh.mean_depths)
         if fresh.variance or fresh.mean:
-            row = (np.append(row[0], number), np.append(row[1], 1.0))
-        fields, amplitudes = row
+            row = (np.append(row[0], number), np.append(row[1], 1.0), np.append(row[2], 1.0))
+        fields, amplitudes, copies = row
         means = amplitudes @ self.field_mean[fields]
         shares = amplitudes**2 @ self.field_variance[fields] + means[0] * means
         second = float(shares[0])
@@ -288,8 +291,10 @@ class _Pass:
                 f"the second moment at vertex '{name}' overflows; initialise with 'conserve', which keeps it at one"
             )
         m1, m2, m3 = (float(share) / second if second > 0 else 0.0 for share in shares[1:])
+        of_fields = amplitudes**2 * self.field_variance[fields, 0] + amplitudes * self.field_mean[fields, 0] * means[0]
+        met = float(copies**2 @ of_fields) / second if second > 0 else 1.0
         self.rows[name] = row
-        self.signals[name] = VertexSignal(second, float(means[0]), (m1, m2, m3))
+        self.signals[name] = VertexSignal(second, float(means[0]), (m1, m2, m3), met)
 
 
 def behind_weight(edge: Edge, variance: float) -> tuple[float, float]:
@@ -301,24 +306,37 @@ def behind_weight(edge: Edge, variance: float) -> tuple[float, float]:
     return 0.0, variance
 
 
-def _squared(row: Row) -> Row:
-    return row[0], row[1] ** 2
+_NO_FIELDS: Row = (np.empty(0, dtype=np.intp), np.empty(0), np.empty(0))
 
 
 def _combined(parts: list[tuple[float, Row]]) -> Row:
-    """Add rows of amplitudes, each times a factor."""
+    """Add rows, each times a factor: copies of one field add in amplitude."""
     if not parts:
-        return np.empty(0, dtype=np.intp), np.empty(0)
+        return _NO_FIELDS
     if len(parts) == 1:
-        factor, (fields, amplitudes) = parts[0]
-        return fields, factor * amplitudes
+        factor, (fields, amplitudes, copies) = parts[0]
+        return (fields, amplitudes, copies) if factor == 1.0 else (fields, factor * amplitudes, factor * copies)
     fields = np.concatenate([row[0] for _, row in parts])
     amplitudes = np.concatenate([factor * row[1] for factor, row in parts])
+    copies = np.concatenate([factor * row[2] for factor, row in parts])
     if not len(fields):
-        return fields, amplitudes
-    total = np.bincount(fields, weights=amplitudes).astype(np.float64)
+        return _NO_FIELDS
+    total, met = (np.bincount(fields, weights=values).astype(np.float64) for values in (amplitudes, copies))
     kept = np.flatnonzero(total)
-    return kept, total[kept]
+    return kept, total[kept], met[kept]
+
+
+def _side_by_side(parts: list[tuple[float, Row]]) -> Row:
+    """Join rows of blocks, each with its share of the width: squared amplitudes add; copies do not meet."""
+    fields = np.concatenate([row[0] for _, row in parts])
+    power = np.concatenate([share * row[1] ** 2 for share, row in parts])
+    copies = np.concatenate([row[2] for _, row in parts])
+    if not len(fields):
+        return _NO_FIELDS
+    total = np.bincount(fields, weights=power).astype(np.float64)
+    met = np.bincount(fields, weights=power * copies**2)
+    kept = np.flatnonzero(total)
+    return kept, np.sqrt(total[kept]), np.sqrt(met[kept] / total[kept])
 
 
 def _mixed(depths: list[Depths], weights: list[float]) -> Depths:

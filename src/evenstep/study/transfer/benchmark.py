@@ -18,7 +18,7 @@ from evenstep.search.fleet import Precision
 from evenstep.study import statistics
 from evenstep.study.transfer.families import Architecture, Family, Setting
 from evenstep.study.transfer.ledger import Ledger
-from evenstep.study.transfer.measure import METHODS, Bench, Curve, Measured, Training, measure, predictions
+from evenstep.study.transfer.measure import METHODS, Bench, Known, Measured, Training, measure, predictions
 
 Notify = Callable[[str], None]
 
@@ -48,7 +48,8 @@ class Task:
     setting: Setting
     architecture: Architecture
     picked: dict[str, float]
-    known: Curve
+    known: Known
+    rivals: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def run(
     with _Workers(place, training) as workers:
         for task, measured in workers.measured(bases.values()):
             found[task.setting] = measured
-            ledger.note(task.setting, task.architecture, measured.curve)
+            ledger.note(task.setting, measured)
             notify(f"base of {task.family}: learning rate {measured.true_lr or math.nan:.4g}")
         tasks: list[Task] = []
         waiting: dict[str, int] = {}
@@ -117,11 +118,11 @@ def run(
             for architecture in family.architectures:
                 picked = predictions(family.setting, architecture, family.base, base.true_lr)
                 known = ledger.known(family.setting, architecture)
-                tasks.append(Task(family.name, family.setting, architecture, picked, known))
+                tasks.append(Task(family.name, family.setting, architecture, picked, known, family.rivals))
         by_name = {family.name: family for family in families}
         for task, measured in workers.measured(tasks):
             family = by_name[task.family]
-            ledger.note(task.setting, task.architecture, measured.curve)
+            ledger.note(task.setting, measured)
             done[task.family][task.architecture] = measured
             waiting[task.family] -= 1
             if not waiting[task.family]:
@@ -177,7 +178,7 @@ def _measured(task: Task) -> Measured:
         _here["data"][image] = place.load(image)
     engine = LocalEngine(device=place.device, workers=1, precision=place.precision)
     bench = Bench(_here["data"][image], engine, _here["training"])
-    return measure(bench, task.setting, task.architecture, task.picked, task.known)
+    return measure(bench, task.setting, task.architecture, task.picked, task.known, task.rivals)
 
 
 __all__ = ["METHODS", "FamilyResult", "Place", "run"]

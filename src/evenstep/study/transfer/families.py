@@ -46,13 +46,17 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Family:
-    """Hold architectures under one setting; `calibrates` marks those that rules may be fitted on."""
+    """Hold architectures under one setting.
+
+    `calibrates` marks those that rules may be fitted on; `rivals` are tried on every target beside the methods.
+    """
 
     name: str
     title: str
     setting: Setting
     architectures: tuple[Architecture, ...]
     calibrates: bool = False
+    rivals: tuple[str, ...] = ()
 
     @property
     def base(self) -> Architecture:
@@ -102,12 +106,18 @@ def graph_of(setting: Setting, architecture: Architecture) -> Graph:
 
 def structured() -> tuple[Architecture, ...]:
     """Return chains, residual chains, dense nets, skips from everywhere, and parallel branches."""
-    found = [Architecture(f"chain {n}", codes.chain_code(n)) for n in (1, 2, 3, 4, 6, 8, 11, 15, 20, 32)]
+    found = [Architecture(f"chain {n}", codes.chain_code(n)) for n in (1, 2, 3, 4, 6, 8, 11, 15, 20)]
     found += [Architecture(f"residual {n}", codes.residual_code(n)) for n in (2, 4, 6, 8, 12, 16)]
     found += [Architecture(f"dense {n}", codes.dense_code(n)) for n in (2, 3, 4, 5, 6, 7)]
     found += [Architecture(f"skip-all {n}", codes.skip_all_code(n)) for n in (2, 3, 5, 8)]
     branches = ((2, 2), (2, 4), (4, 2), (4, 4), (8, 2), (3, 6))
     return tuple(found + [Architecture(f"branches {k} x {n}", codes.branches_code(k, n)) for k, n in branches])
+
+
+def chains() -> tuple[Architecture, ...]:
+    """Return chains of 1 to 32 weights."""
+    depths = (1, 2, 3, 4, 5, 6, 8, 11, 15, 20, 26, 32)
+    return tuple(Architecture(f"chain {n}", codes.chain_code(n)) for n in depths)
 
 
 def random_dags(count: int, vertices: tuple[int, ...], seed: int) -> tuple[Architecture, ...]:
@@ -180,6 +190,13 @@ def over_width() -> tuple[Architecture, ...]:
     return tuple(Architecture(f"{name}, width {w}", code, width=w) for name, code in shapes for w in WIDTHS)
 
 
+RIVALS: dict[str, tuple[str, ...]] = {
+    "mlp-pre": ("range test",),
+    "mlp-momentum": ("range test", "prodigy", "adamw"),
+    "mlp-adam": ("range test", "prodigy", "adamw"),
+}
+
+
 def families() -> tuple[Family, ...]:
     """Return every family of the benchmark, those to calibrate on last."""
     plain, cnn = Setting(), Setting(kind="cnn", width=64, image=(3, 16, 16))
@@ -193,8 +210,10 @@ def families() -> tuple[Family, ...]:
     def add(name: str, title: str, setting: Setting, networks: tuple[Architecture, ...]) -> None:
         """Add a family under the paper's initialisation and its twin under ours."""
         found.append(Family(name, title, setting, networks))
-        found.append(Family(f"{name}-conserve", f"{title}, conserve", replace(setting, init="conserve"), networks))
+        ours = replace(setting, init="conserve")
+        found.append(Family(f"{name}-conserve", f"{title}, conserve", ours, networks, rivals=RIVALS.get(name, ())))
 
+    found.append(Family("chains", "chains of 1 to 32 weights", replace(plain, init="conserve"), chains()))
     add("mlp-pre", "structured DAG-MLPs, order pre", plain, structured())
     found.append(Family("mlp-he", "structured DAG-MLPs, order pre, he", replace(plain, init="he"), structured()))
     add("mlp-post", "structured DAG-MLPs, order post", post, structured())

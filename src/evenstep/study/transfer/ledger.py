@@ -11,7 +11,15 @@ from typing import Any
 from evenstep.errors import StoreError
 from evenstep.search.provenance import provenance
 from evenstep.study.transfer.families import Architecture, Setting
-from evenstep.study.transfer.measure import Curve, Training, curve_from_list, curve_to_list
+from evenstep.study.transfer.measure import (
+    Known,
+    Measured,
+    Training,
+    attempts_from_dict,
+    attempts_to_dict,
+    curve_from_list,
+    curve_to_list,
+)
 
 
 class Ledger:
@@ -22,27 +30,30 @@ class Ledger:
 
     def __init__(self, path: Path | None, data: str, training: Training) -> None:
         self.path, self.data, self.training = path, data, training
-        self.curves: dict[str, Curve] = {}
+        self.entries: dict[str, Known] = {}
         if path is not None and path.exists():
             self._read(path)
 
-    def known(self, setting: Setting, architecture: Architecture) -> Curve:
+    def known(self, setting: Setting, architecture: Architecture) -> Known:
         """Return what is known of an architecture."""
-        return dict(self.curves.get(self._key(setting, architecture), {}))
+        return self.entries.get(self._key(setting, architecture), Known())
 
-    def note(self, setting: Setting, architecture: Architecture, curve: Curve) -> None:
-        """Add what is new of a curve."""
-        key = self._key(setting, architecture)
-        before = self.curves.setdefault(key, {})
-        new = {lr: losses for lr, losses in curve.items() if lr not in before}
-        before |= new
-        if not new or self.path is None:
+    def note(self, setting: Setting, measured: Measured) -> None:
+        """Add what a measurement has that was not known."""
+        key = self._key(setting, measured.architecture)
+        before = self.entries.setdefault(key, Known())
+        curve = {lr: losses for lr, losses in measured.curve.items() if lr not in before.curve}
+        attempts = {name: one for name, one in measured.attempts.items() if name not in before.attempts}
+        before.curve.update(curve)
+        before.attempts.update(attempts)
+        if self.path is None or not (curve or attempts):
             return
         line = {
             "key": key,
             "setting": asdict(setting),
-            "architecture": asdict(architecture),
-            "curve": curve_to_list(new),
+            "architecture": asdict(measured.architecture),
+            "curve": curve_to_list(curve),
+            "rivals": attempts_to_dict(attempts),
             "provenance": provenance(),
         }
         try:
@@ -64,8 +75,9 @@ class Ledger:
                 continue
             try:
                 entry = json.loads(line)
-                curve = curve_from_list(entry["curve"])
-                self.curves.setdefault(entry["key"], {}).update(curve)
+                known = self.entries.setdefault(entry["key"], Known())
+                known.curve.update(curve_from_list(entry["curve"]))
+                known.attempts.update(attempts_from_dict(entry.get("rivals", {})))
             except (ValueError, KeyError, TypeError):
                 if number < len(lines):
                     raise StoreError(f"line {number} of the ledger '{path}' cannot be read; remove that line") from None

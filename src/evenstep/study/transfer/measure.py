@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from evenstep.rules import Plan, Rule, plan_graph
 from evenstep.rules.paths import Paths
 from evenstep.search import Engine, search_lr
-from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
-from evenstep.search.job import Data
-from evenstep.search.recipe import Schedule, constant_schedule
+from evenstep.search.grid import OCTAVE, rate_at
+from evenstep.search.job import Data, Job
+from evenstep.search.recipe import Recipe, Schedule, constant_schedule
+from evenstep.study.transfer import rivals
 from evenstep.study.transfer.families import Architecture, Setting, graph_of, maker
+from evenstep.study.transfer.rivals import Attempt
 
 # What can be asked for a rate without a look at the target's losses.
 METHODS: Mapping[str, str | Rule] = {
@@ -70,10 +74,18 @@ Curve = dict[float, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
+class Known:
+    """What is known of an architecture: the seeds' losses over learning rates, and what rivals made of it."""
+
+    curve: Curve = field(default_factory=dict)
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Measured:
     """An architecture's truth: the seeds' losses over learning rates, and what the methods chose.
 
-    `true_lr` is the minimum of the parabola through the smallest mean losses, None where the search has no answer.
+    `true_lr` is the minimum of a parabola fitted to the smallest mean losses, None where the search has no answer.
     """
 
     architecture: Architecture
@@ -81,6 +93,7 @@ class Measured:
     true_lr: float | None
     curve: Curve
     choices: dict[str, Choice]
+    attempts: dict[str, Attempt]
 
     @property
     def best_loss(self) -> float:
@@ -105,6 +118,7 @@ class Measured:
                 name: {"lr": choice.lr, "losses": [_finite(loss) for loss in choice.losses]}
                 for name, choice in self.choices.items()
             },
+            "rivals": attempts_to_dict(self.attempts),
         }
 
 
@@ -118,20 +132,38 @@ class Bench:
 
     def losses(self, setting: Setting, architecture: Architecture, rates: Sequence[float]) -> Curve:
         """Return the seeds' losses at given rates, which the plan's factors of single layers multiply."""
+        recipe = self._recipe(setting)
         found = search_lr(
             maker(setting, architecture),
             self.data,
             plan=layered(setting, architecture),
-            optimizer=setting.optimizer,
-            batch_size=self.training.batch_size,
-            epochs=self.training.epochs,
+            optimizer=recipe.optimizer,
+            batch_size=recipe.batch_size,
+            epochs=recipe.epochs,
+            schedule=recipe.schedule,
             seeds=self.training.seeds,
-            schedule=self.training.schedule(len(self.data[0])),
             grid=rates,
             engine=self.engine,
             on_failure="return",
         )
         return dict(zip(found.grid, found.losses, strict=True))
+
+    def attempt(self, rival: str, setting: Setting, architecture: Architecture) -> Attempt:
+        """Return what a rival makes of an architecture."""
+        seeds = self.training.seeds
+        job = Job.of(maker(setting, architecture), layered(setting, architecture), self._recipe(setting), range(seeds))
+        if rival in rivals.OPTIMISERS:
+            return rivals.OPTIMISERS[rival](job, self.data, seeds)
+        rate = rivals.range_test(job, self.data)
+        return Attempt(rate, self.losses(setting, architecture, [rate])[rate], rivals.TEST_STEPS)
+
+    def _recipe(self, setting: Setting) -> Recipe:
+        return Recipe(
+            optimizer=setting.optimizer,
+            batch_size=self.training.batch_size,
+            epochs=self.training.epochs,
+            schedule=self.training.schedule(len(self.data[0])),
+        )
 
 
 def layered(setting: Setting, architecture: Architecture) -> Plan:
@@ -158,13 +190,15 @@ def measure(
     setting: Setting,
     architecture: Architecture,
     picked: Mapping[str, float],
-    known: Curve | None = None,
+    known: Known | None = None,
+    asked: Sequence[str] = (),
 ) -> Measured:
     """Search an architecture over octaves, then over all quarter octaves around the best, and train at picked rates.
 
-    `known` holds what was measured before; nothing is trained twice.
+    `known` holds what was measured before; nothing is trained twice. `asked` names the rivals to try.
     """
-    curve = dict(known or {})
+    known = known or Known()
+    curve, attempts = dict(known.curve), dict(known.attempts)
     start = picked.get("weighted", 2.0**-9 if setting.optimizer == "adam" else 0.5)
     centre = OCTAVE * round(math.log2(start))
     status = "unknown"
@@ -180,7 +214,10 @@ def measure(
             status = "unknown"
     choices = {name: Choice(lr, curve[lr]) for name, lr in picked.items() if lr in curve}
     true_lr = _minimum(curve) if status == "ok" else None
-    return Measured(architecture, status, true_lr, curve, choices)
+    for rival in asked:
+        if rival not in attempts:
+            attempts[rival] = bench.attempt(rival, setting, architecture)
+    return Measured(architecture, status, true_lr, curve, choices, attempts)
 
 
 REACH = 6  # octaves beyond the first ones after which a search gives up
@@ -226,16 +263,57 @@ def _on_lattice(curve: Curve) -> dict[int, float]:
     return found
 
 
+NEAR = 0.03  # nats above the smallest loss: what the parabola of the truth is fitted to
+
+
 def _minimum(curve: Curve) -> float:
-    found = _on_lattice(curve)
-    estimate = parabola_minimum(found)
+    """Return the minimum of the parabola fitted to the losses near the smallest, over the logarithm of the rate.
+
+    Losses of few seeds are noisy and the bottom is flat: one parabola through all points that are nearly best is a
+    steadier truth than the best point and its neighbours.
+    """
+    found = {position: loss for position, loss in _on_lattice(curve).items() if math.isfinite(loss)}
     best = min(found, key=lambda position: found[position])
-    return math.pow(2.0, (best if estimate is None else estimate) / OCTAVE)
+    ordered = sorted(found)
+    low = high = ordered.index(best)
+    while low > 0 and found[ordered[low - 1]] <= found[best] + NEAR and best - ordered[low - 1] <= 2 * OCTAVE:
+        low -= 1
+    while high + 1 < len(ordered) and found[ordered[high + 1]] <= found[best] + NEAR:
+        if ordered[high + 1] - best > 2 * OCTAVE:
+            break
+        high += 1
+    near = {*ordered[low : high + 1], *(position for position in ordered if abs(position - best) <= OCTAVE // 2)}
+    x = np.array(sorted(near), dtype=float) - best
+    curvature, slope, _ = np.polyfit(x, [found[position] for position in sorted(near)], 2)
+    if len(near) < 3 or curvature <= 0:
+        return rate_at(1.0, best)
+    vertex = min(max(-slope / (2 * curvature), float(x[0])), float(x[-1]))
+    return math.pow(2.0, (best + vertex) / OCTAVE)
 
 
 def curve_to_list(curve: Curve) -> list[Any]:
     """Return a curve as plain values, diverged losses as None."""
     return [[lr, [_finite(loss) for loss in losses]] for lr, losses in sorted(curve.items())]
+
+
+def attempts_to_dict(attempts: Mapping[str, Attempt]) -> dict[str, Any]:
+    """Return rivals' attempts as plain values."""
+    return {
+        name: {"lr": attempt.lr, "losses": [_finite(loss) for loss in attempt.losses], "target_steps": attempt.steps}
+        for name, attempt in attempts.items()
+    }
+
+
+def attempts_from_dict(values: Mapping[str, Any]) -> dict[str, Attempt]:
+    """Return the attempts of plain values."""
+    return {
+        name: Attempt(
+            value["lr"],
+            tuple(math.inf if loss is None else loss for loss in value["losses"]),
+            value["target_steps"],
+        )
+        for name, value in values.items()
+    }
 
 
 def curve_from_list(values: list[Any]) -> Curve:
