@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -147,7 +150,10 @@ class _Workers:
             _settle(self.place, self.training)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # do not wait for measurements that nobody will read
+            for process in multiprocessing.active_children():
+                process.kill()
         if self.pool:
             self.pool.shutdown(cancel_futures=True)
 
@@ -168,7 +174,15 @@ def _settle(place: Place, training: Training) -> None:
     """Prepare a process: one thread where several share the machine, data loaded when first needed."""
     if place.workers > 1:
         torch.set_num_threads(1)
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     _here.update(place=place, training=training, data={})
+
+
+def _end_with_parent() -> None:
+    """Wait for the parent to die, killed perhaps, and go with it."""
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
 
 
 def _measured(task: Task) -> Measured:
@@ -178,7 +192,12 @@ def _measured(task: Task) -> Measured:
         _here["data"][image] = place.load(image)
     engine = LocalEngine(device=place.device, workers=1, precision=place.precision)
     bench = Bench(_here["data"][image], engine, _here["training"])
-    return measure(bench, task.setting, task.architecture, task.picked, task.known, task.rivals)
+    try:
+        return measure(bench, task.setting, task.architecture, task.picked, task.known, task.rivals)
+    finally:
+        if torch.cuda.is_available():  # other processes share the device
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 __all__ = ["METHODS", "FamilyResult", "Place", "run"]
