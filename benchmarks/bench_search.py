@@ -6,15 +6,21 @@
 time as there are cores, one thread each. A ratio above 1 means that the engine is faster; all trained copies and the
 evaluation at the end count, and so do the engine's own trials and its workers' start. The ways take turns; times are
 medians over the repeats, ratios those of medians.
+
+`--cases "2000 copies"` runs another check, once and on the engine alone: that many copies of a large network finish,
+and how much memory all processes together had at most.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import multiprocessing
 import os
+import resource
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -28,6 +34,7 @@ import evenstep as es
 from evenstep.search import LocalEngine
 from evenstep.search.fleet import Precision, order
 from evenstep.search.job import Copy, Data, Job
+from evenstep.search.memory import copies_that_fit
 from evenstep.search.recipe import Recipe
 from evenstep.spaces import DagCNN, DagMLP, NasBench201
 from evenstep.study.record import write_record
@@ -68,6 +75,7 @@ CPU = {
     "mlp 3072-256, 24 copies": Case(mlp_cifar, (3072,), 5120, 24, Recipe(batch_size=256)),
     "cnn 16 channels, 16 copies": Case(cnn_small, (3, 16, 16), 2560, 16, Recipe(batch_size=64)),
 }
+MANY = {"mlp 3072-256, 2000 copies": Case(mlp_cifar, (3072,), 512, 2000, Recipe(batch_size=256))}
 CUDA = {
     "mlp 3072-256-256-10, 81 copies, tf32": Case(
         mlp_cifar, (3072,), 50_000, 81, Recipe(optimizer="momentum", batch_size=256), "tf32"
@@ -83,7 +91,8 @@ CUDA = {
 
 def copies_of(case: Case) -> list[Copy]:
     rates = max(case.copies // 3, 1)
-    return [Copy(0.005 * 2.0 ** (i % rates / 8), i // rates) for i in range(case.copies)]
+    step = min(1 / 8, 8 / rates)  # octaves; eight of them at most, for copies that diverge leave early
+    return [Copy(0.005 * 2.0 ** (i % rates * step), i // rates) for i in range(case.copies)]
 
 
 def by_hand(job: Job, data: Data, one: Copy, device: torch.device) -> float:
@@ -124,15 +133,19 @@ def in_processes(job: Job, data: Data, copies: Sequence[Copy]) -> list[float]:
         return list(pool.map(_one, copies))
 
 
-def measured(case: Case, device: torch.device, repeats: int) -> dict[str, float]:
-    """Return the median wall times of one case and their ratios; losses must agree."""
+def prepared(case: Case, device: torch.device) -> tuple[Job, Data, list[Copy]]:
+    """Return the job of a case, its data on the device, and its copies."""
     generator = torch.Generator().manual_seed(0)
     inputs: Tensor = torch.randn(case.examples, *case.shape, generator=generator)
     targets = torch.randint(10, (case.examples,), generator=generator)
     plan = es.plan(case.make(), inputs[:2], optimizer=case.recipe.optimizer)
-    copies = copies_of(case)
     job = Job.of(case.make, plan, case.recipe, range(3))
-    data = (inputs.to(device), targets.to(device))
+    return job, (inputs.to(device), targets.to(device)), copies_of(case)
+
+
+def measured(case: Case, device: torch.device, repeats: int) -> dict[str, float]:
+    """Return the median wall times of one case and their ratios; losses must agree."""
+    job, data, copies = prepared(case, device)
     # The loop is the same work for every copy: on a GPU some copies stand for all.
     tried = copies if device.type == "cpu" else copies[:: max(len(copies) // 5, 1)]
     engine = LocalEngine(device=device.type, precision=case.precision)
@@ -159,6 +172,51 @@ def measured(case: Case, device: torch.device, repeats: int) -> dict[str, float]
     }
 
 
+def remembered(case: Case, device: torch.device) -> dict[str, float]:
+    """Return how many of a case's copies finish, and the most memory that this process and its workers had."""
+    job, data, copies = prepared(case, device)
+    before = resident()
+    most, over = before, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not over.wait(0.05):
+            most = max(most, resident())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    start = time.perf_counter()
+    try:
+        found = list(LocalEngine(device=device.type, precision=case.precision).run(job, data, copies))
+    finally:
+        over.set()
+        watching.join()
+    return {
+        "outcomes": len({outcome.copy for outcome in found}),
+        "finite": sum(not outcome.diverged for outcome in found),
+        "seconds": time.perf_counter() - start,
+        "resident_gib_before": before / 2**30,
+        "peak_resident_gib": most / 2**30,
+        "peak_resident_gib_of_this_process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "largest_copies_that_fit": copies_that_fit(job, data, processes=os.cpu_count() or 1),
+    }
+
+
+def resident() -> int:
+    """Return the resident memory of this process and all below it; pages they share count once for each."""
+    above, pages = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                above[int(entry.name)], pages[int(entry.name)] = int(fields[1]), int(fields[21])
+    found, fresh = {os.getpid()}, {os.getpid()}
+    while fresh:
+        fresh = {pid for pid, parent in above.items() if parent in fresh} - found
+        found |= fresh
+    return sum(pages.get(pid, 0) for pid in found) * os.sysconf("SC_PAGE_SIZE")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="*", help="only cases whose name holds one of these words")
@@ -168,16 +226,17 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     cases = CUDA if device.type == "cuda" else CPU
     results = {}
-    for name, case in cases.items():
-        if options.cases and not any(word in name for word in options.cases):
+    for name, case in (cases | MANY).items():
+        if not (any(word in name for word in options.cases) if options.cases else name in cases):
             continue
-        results[name] = measured(case, device, options.repeats)
+        results[name] = remembered(case, device) if name in MANY else measured(case, device, options.repeats)
         shown = ", ".join(f"{key} {value:.4g}" for key, value in results[name].items())
         print(f"{name}: {shown}", flush=True)
     if options.record:
         config = {
             name: {"copies": c.copies, "examples": c.examples, "batch": c.recipe.batch_size, "repeats": options.repeats}
-            for name, c in cases.items()
+            for name, c in (cases | MANY).items()
+            if name in results
         }
         write_record(options.record, config=config, results=results)
 

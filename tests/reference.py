@@ -132,8 +132,12 @@ def paper_std(code: str, *, order: str, width: int, inputs: int) -> dict[str, fl
 # The weighted rule, order pre
 
 
-def weighted_score(code: str, *, init: str, a: float = 2.0, e: float = 0.25) -> float:
-    """Return S = sum_p w_p (L_p + a)^3 / q_out^e of a DAG-MLP of order pre with init `degree` or `he`.
+def weighted_score(
+    code: str, *, init: str, a: float = 2.0, weight: float = 0.25, usual: float = 1.0, size: bool = True
+) -> float:
+    """Return E[(L + a)^3] (copies + weight q_out / usual) of a DAG-MLP of order pre with init `degree` or `he`.
+
+    Without `size` the first factor alone.
 
     Every vertex is a table {fresh field: amplitude}: a weight's output is a field of its own, skips bring the
     fields of their source, and equal fields add in amplitude. Every field is the list of its paths (w_p,
@@ -146,9 +150,9 @@ def weighted_score(code: str, *, init: str, a: float = 2.0, e: float = 0.25) -> 
 
     def paths_into(vertex: int) -> list[tuple[float, int]]:
         return [
-            (amplitude**2 * weight, depth)
+            (amplitude**2 * carried, depth)
             for field, amplitude in amplitudes[vertex].items()
-            for weight, depth in field_paths[field]
+            for carried, depth in field_paths[field]
         ]
 
     for source, target, op in live_edges(code):
@@ -156,16 +160,19 @@ def weighted_score(code: str, *, init: str, a: float = 2.0, e: float = 0.25) -> 
         if op == "weight":
             # fan_in * var(W) * E[relu(z)^2] / E[z^2], with the last factor one half
             gain = (2.0 if init == "he" else 2.0 / degrees[target]) * 0.5
-            field_paths[f"{source}->{target}"] = [(gain * weight, depth + 1) for weight, depth in paths_into(source)]
+            field_paths[f"{source}->{target}"] = [(gain * carried, depth + 1) for carried, depth in paths_into(source)]
             here[f"{source}->{target}"] = 1.0
         else:
             for field, amplitude in amplitudes[source].items():
                 here[field] = here.get(field, 0.0) + amplitude
     paths = paths_into(last)
-    second_moment: float = sum(weight for weight, _ in paths)
+    second_moment: float = sum(carried for carried, _ in paths)
     # The ReLU in front of the readout makes the depth weights plus one.
-    total: float = sum(weight * (depth + 1 + a) ** 3 for weight, depth in paths)
-    return total / math.pow(second_moment, e)
+    cubed: float = sum(carried * (depth + 1 + a) ** 3 for carried, depth in paths) / second_moment
+    copies: float = 0.0
+    for field, amplitude in amplitudes[last].items():
+        copies += amplitude**4 * sum(carried for carried, _ in field_paths[field])
+    return cubed * (copies / second_moment + weight * second_moment / usual if size else 1.0)
 
 
 # Lists of codes

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from evenstep.graph import Edge, Graph, Vertex
 from evenstep.graph.networks import Order
 from evenstep.rules import Init
 from tests.reference import dag_rows, row_paths
-
-# Shared cores make single examples slow now and then; how long a test takes is not what it checks.
-settings.register_profile("evenstep", deadline=None)
-settings.load_profile("evenstep")
 
 PlainEdge = tuple[str, str, str, int]
 

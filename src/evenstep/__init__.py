@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from evenstep.graph import Edge, Graph, Parameter, Vertex
     from evenstep.module import initialize_, ops, param_groups, plan, register_op, trace
     from evenstep.rules import ParameterPlan, PathMoments, Plan, path_moments, plan_graph
-    from evenstep.search import LRSearch, search_lr
+    from evenstep.search import Check, LRSearch, check, search_lr
 
 __version__ = "0.1.0"
 
@@ -23,11 +23,12 @@ _HOMES = {
     "evenstep.graph": ("Edge", "Graph", "Parameter", "Vertex"),
     "evenstep.rules": ("ParameterPlan", "PathMoments", "Plan", "path_moments", "plan_graph"),
     "evenstep.module": ("initialize_", "ops", "param_groups", "plan", "register_op", "trace"),
-    "evenstep.search": ("LRSearch", "search_lr"),
+    "evenstep.search": ("Check", "LRSearch", "check", "search_lr"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Check",
     "Edge",
     "EvenstepError",
     "Graph",
@@ -42,6 +43,7 @@ __all__ = [
     "TraceError",
     "Vertex",
     "__version__",
+    "check",
     "initialize_",
     "ops",
     "param_groups",

@@ -1,9 +1,6 @@
 """Run `evenstep demo` once, small, as a user does."""
 
-import json
 import math
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,8 +10,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from evenstep.cli import main
 from evenstep.study.demo import NETWORKS
+from tests.cli.command import Run, in_a_process
 
 
 @cache
@@ -22,19 +19,12 @@ def demo() -> tuple[dict[str, Any], str, Any]:
     """Return the JSON object, what was said on standard error, and the picture's pixels."""
     with TemporaryDirectory() as folder:
         picture = Path(folder) / "demo.png"
-        done = subprocess.run(
-            [sys.executable, "-m", "evenstep", "demo"]
-            + ["--seeds", "1", "--epochs", "1", "--json", "--picture", str(picture)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        options = ("--seeds", "1", "--epochs", "1", "--json", "--picture", str(picture))
+        done = in_a_process("demo", *options, timeout=300)
+        made = done.json()  # one object and nothing else
         assert picture.read_bytes().startswith(b"\x89PNG\r\n")
-        made: dict[str, Any] = json.loads(done.stdout)  # one object and nothing else
         assert made["picture"] == str(picture)
-        return made, done.stderr, imread(picture)
+        return made, done.err, imread(picture)
 
 
 def test_all_networks_are_there_with_their_rates() -> None:
@@ -43,7 +33,7 @@ def test_all_networks_are_there_with_their_rates() -> None:
     assert len(made["networks"]) >= 4
     for row in made["networks"]:
         base = made["bases"][row["base"]]
-        assert row["base_lr"] == base["best"]
+        assert row["base_lr"] == (base["estimate"] or base["best"])
         assert row["transferred_lr"] == pytest.approx(row["base_lr"] * row["lr_scale"])
         assert 0 < row["lr_scale"] < 5
         for key in ("transferred_accuracy", "base_accuracy"):
@@ -84,16 +74,10 @@ def test_progress_is_on_standard_error_one_line_a_step() -> None:
         assert any(name in line for line in lines)
 
 
-def test_a_folder_that_is_not_there_is_refused_before_any_work(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_folder_that_is_not_there_is_refused_before_any_work(run: Run, tmp_path: Path) -> None:
     target = tmp_path / "nowhere" / "demo.png"
-    monkeypatch.setattr(sys, "argv", ["evenstep", "demo", "--picture", str(target)])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    out, err = capsys.readouterr()
-    assert stop.value.code == 2
-    assert out == ""
-    assert err.startswith("error: there is no folder")
-    assert err.count("\n") == 1
-    assert str(target.parent) in err
+    done = run("demo", "--picture", str(target))
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: there is no folder")
+    assert done.err.count("\n") == 1
+    assert str(target.parent) in done.err

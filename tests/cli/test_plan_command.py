@@ -1,18 +1,13 @@
 """Run `evenstep plan` as a user does, and check what it prints against formulas of its own."""
 
-import io
 import json
 import math
-import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from evenstep.cli import main
+from tests.cli.command import Done, Run, in_a_process
 from tests.reference import (
     cell_depths,
     dag_depths,
@@ -26,53 +21,6 @@ COMPACT = (
     "plan --space mlp --code 2_12_112 --order pre --init degree --width 256 --inputs 3072 --classes 10 "
     "--rule weighted --optimizer sgd --base-code 2 --json"
 )
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-    def json(self) -> dict[str, Any]:
-        assert self.code == 0, self.err
-        value: dict[str, Any] = json.loads(self.out)
-        return value
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line's entry point in this process."""
-
-    def call(*arguments: str, given: str = "") -> Done:
-        monkeypatch.setattr(sys, "argv", ["evenstep", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
-        monkeypatch.setattr(sys, "path", list(sys.path))  # targets put their folder in front
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return Done(code, out, err)
-
-    return call
-
-
-def in_a_process(*arguments: str, given: str = "", folder: Path | None = None) -> Done:
-    done = subprocess.run(
-        [sys.executable, "-m", "evenstep", *arguments],
-        input=given,
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        timeout=120,
-        check=False,
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
 
 
 # The compact form
@@ -95,9 +43,10 @@ def test_the_compact_form_in_a_process_of_its_own() -> None:
     assert made["lr_scale"] == pytest.approx(math.sqrt(scores[0] / scores[1]))
     std = {p["name"]: p["std"] for p in made["parameters"] if p["name"].endswith("weight")}
     assert std == pytest.approx(paper_std("2_12_112", order="pre", width=256, inputs=3072))
+    widths = {"stem": 256 / 3072, "edges": 1.0, "readout": 10 / 256}
     for p in made["parameters"]:
         assert {"name", "std", "lr_scale", "reason"} <= set(p)
-        assert p["lr_scale"] == pytest.approx(made["lr_scale"])  # widths are those of the base
+        assert p["lr_scale"] == pytest.approx(made["lr_scale"] * widths[p["name"].split(".")[0]])
 
 
 @pytest.mark.parametrize("code", ["2_12_112", "2_22_222", "1_21_120", "0_22_211", "2_02_002_0002"])
@@ -131,19 +80,19 @@ def test_counts_of_hundreds_of_digits_stay_exact(run: Run) -> None:
 
 
 def test_width_kernel_and_optimizer_factors(run: Run) -> None:
-    narrow = run("plan", "--code", "2", "--width", "64", "--base-width", "256", "--json").json()
-    rates = {p["name"]: p["lr_scale"] for p in narrow["parameters"]}
-    # fan_out/fan_in over the base's: the input layer writes 64 units for 256, the readout reads 64 for 256.
-    assert rates["stem.weight"] == pytest.approx(64 / 256)
-    assert rates["edges.0_1.weight"] == pytest.approx(1.0)
-    assert rates["readout.weight"] == pytest.approx(256 / 64)
+    layers = ("stem.weight", "edges.0_1.weight", "readout.weight")
+    for optimizer, expected in (("sgd", (64 / 3072, 1.0, 10 / 64)), ("adam", (128 / 3072, 128 / 64, 128 / 64))):
+        options = ("--width", "64", "--base-width", "128", "--optimizer", optimizer)
+        narrow = run("plan", "--code", "2", *options, "--json").json()
+        rates = {p["name"]: p["lr_scale"] for p in narrow["parameters"]}
+        assert [rates[name] for name in layers] == pytest.approx(expected)
     wide = ("--space", "cnn", "--kernel-size", "5", "--base-kernel-size", "3", "--rule", "paths", "--json")
     kernel = run("plan", "--code", "2", *wide).json()
     assert kernel["lr_scale"] == pytest.approx(3 / 5)
     sgd, adam = (
         run("plan", "--code", "2_02_002", "--optimizer", name, "--json").json()["lr_scale"] for name in ("sgd", "adam")
     )
-    assert adam == pytest.approx(math.sqrt(sgd))
+    assert adam == pytest.approx(sgd**0.8)  # a chain: depth alone, to the 2/5 in place of 1/2
     based = run("plan", "--code", "2_02", "--base", "0.3", "--json").json()
     assert based["base"] == 0.3
 

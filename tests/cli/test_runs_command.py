@@ -4,16 +4,12 @@ import csv
 import io
 import json
 import math
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from evenstep.cli import main
 from evenstep.search.store import SCHEMA, Row, Store
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.cli.command import Run
 
 CERTIFICATE = {"versions": {"torch": "2.4"}, "commit": None}
 ROWS = [
@@ -33,40 +29,25 @@ def store(tmp_path: Path) -> str:
     return str(tmp_path / "s.db")
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["evenstep", "runs", *arguments])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
 def test_list_names_every_search(run: Run, store: str) -> None:
-    code, out, _ = run("list", store)
-    assert code == 0
-    lines = out.splitlines()
+    done = run("runs", "list", store)
+    assert done.code == 0
+    lines = done.out.splitlines()
     assert [line.split()[0] for line in lines] == ["aaaa1111", "aaaa2222", "bbbb"]
     assert "2 copies, 0 diverged" in lines[0]
     assert "1 copies, 1 diverged" in lines[1]
     assert "0 copies, 0 diverged" in lines[2]
     assert all("sgd, batch 32" in line for line in lines)
-    found = [json.loads(line) for line in run("list", store, "--json")[1].splitlines()]
+    found = [json.loads(line) for line in run("runs", "list", store, "--json").out.splitlines()]
     assert [(one["config"], one["copies"]) for one in found] == [("aaaa1111", 2), ("aaaa2222", 1), ("bbbb", 0)]
 
 
 def test_show_gives_the_copies_of_one_search(run: Run, store: str) -> None:
-    found = [json.loads(line) for line in run("show", store, "aaaa1", "--json")[1].splitlines()]
+    found = [json.loads(line) for line in run("runs", "show", store, "aaaa1", "--json").out.splitlines()]
     assert [(one["lr"], one["seed"], one["loss"]) for one in found] == [(r.lr, r.seed, r.loss) for r in ROWS[:2]]
-    (line,) = run("show", store, "aaaa2")[1].splitlines()
+    (line,) = run("runs", "show", store, "aaaa2").out.splitlines()
     assert line.split() == ["lr", "8", "seed", "0", "diverged"]
-    (only,) = run("show", store, "aaaa2", "--json")[1].splitlines()
+    (only,) = run("runs", "show", store, "aaaa2", "--json").out.splitlines()
     assert json.loads(only)["curve"] == [2.0, None]  # JSON has no infinity
 
 
@@ -84,11 +65,11 @@ def check_csv(text: str, rows: list[Row]) -> None:
 
 def test_csv_is_read_back_to_the_last_digit(run: Run, store: str, tmp_path: Path) -> None:
     target = tmp_path / "out.csv"
-    assert run("export", store, str(target))[0] == 0
+    assert run("runs", "export", store, str(target)).code == 0
     check_csv(target.read_text(), ROWS)
-    check_csv(run("export", store, "-")[1], ROWS)
-    check_csv(run("export", store, "-", "--config", "aaaa2")[1], ROWS[2:])
-    check_csv(run("export", store, "-", "--config", "bbbb")[1], [])
+    check_csv(run("runs", "export", store, "-").out, ROWS)
+    check_csv(run("runs", "export", store, "-", "--config", "aaaa2").out, ROWS[2:])
+    check_csv(run("runs", "export", store, "-", "--config", "bbbb").out, [])
 
 
 @pytest.mark.parametrize("config", ["", "aaaa2", "bbbb"])
@@ -96,8 +77,8 @@ def test_parquet_is_read_back_to_the_last_digit(run: Run, store: str, tmp_path: 
     """All rows; diverged ones alone, whose losses are all missing; none at all: the columns stay what they are."""
     parquet = pytest.importorskip("pyarrow.parquet")
     target = tmp_path / "out.parquet"
-    code, _, err = run("export", store, str(target), *(["--config", config] if config else []))
-    assert code == 0, err
+    done = run("runs", "export", store, str(target), *(["--config", config] if config else []))
+    assert done.code == 0, done.err
     table = parquet.read_table(target)
     rows = [row for row in ROWS if row.config.startswith(config)]
     assert table.column_names == ["config", "lr", "seed", "loss", "status", "seconds", "curve", "provenance"]
@@ -131,9 +112,9 @@ def test_wrong_input_is_one_line_and_exit_code_2(
     newer._base.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     newer.close()
     names = {"STORE": store, "LETTER": "letter", "NEWER": "newer"}
-    code, out, err = run(*(names.get(argument, argument) for argument in arguments))
-    assert code == 2
-    (line,) = err.splitlines()
+    done = run("runs", *(names.get(argument, argument) for argument in arguments))
+    assert done.code == 2
+    (line,) = done.err.splitlines()
     assert line.startswith("error: ")
     assert message in line
-    assert not out
+    assert not done.out

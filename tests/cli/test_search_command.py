@@ -1,6 +1,5 @@
 """Run `evenstep search` as a user does: a file with a function, data in files, and a store to go on from."""
 
-import json
 import math
 import os
 import signal
@@ -8,16 +7,13 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from evenstep.cli import main
+from tests.cli.command import Run
 
 torch.set_num_threads(1)
 
@@ -52,45 +48,12 @@ number = 3
 """
 
 
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-    def json(self) -> dict[str, Any]:
-        assert self.code == 0, self.err
-        value: dict[str, Any] = json.loads(self.out)
-        return value
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "network", raising=False)
     (tmp_path / "network.py").write_text(NETWORK)
     return tmp_path
-
-
-@pytest.fixture
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line's entry point in this process."""
-
-    def call(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["evenstep", *arguments])
-        monkeypatch.setattr(sys, "path", list(sys.path))  # targets put their folder in front
-        monkeypatch.delitem(sys.modules, "network", raising=False)
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return Done(code, out, err)
-
-    return call
 
 
 SMALL = ("search", "network.py:make", "--data", "network.py:data", "--seeds", "2", "--batch-size", "16")

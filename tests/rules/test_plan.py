@@ -17,6 +17,7 @@ from evenstep.errors import InputError, PlanError
 from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
 from evenstep.graph.networks import Norm, Order
 from evenstep.rules import RULES, Init, Network, Optimizer, Paths, Plan, Weighted, chain_like, plan_graph
+from evenstep.rules.width import groups, width_factor
 from tests import reference
 from tests.strategies import INITS, ORDERS, dag_codes, inits, orders
 
@@ -26,6 +27,23 @@ BASE = dag_mlp_graph("2")
 
 def factor(plan: Plan, name: str) -> float:
     (found,) = [factor.value for factor in plan.factors if factor.name == name]
+    return found
+
+
+def width_factors(plan: Plan, base_width: int) -> list[float]:
+    """Return every parameter's factor of width by its layer's weight [out, in, kernel...], 1 for norms.
+
+    SGD: out/in; Adam: the base's hidden width over in; a stem reads an eighth of the base's width at least.
+    """
+    shapes = {p.name.rpartition(".")[0]: p.shape for p in plan.parameters if p.role == "weight"}
+    found = []
+    for p in plan.parameters:
+        writes, read = shapes.get(p.name.rpartition(".")[0], (1, 1))[:2]
+        reads = max(read, base_width / 8) if p.name.startswith("stem") else read
+        if p.name.startswith("norms"):
+            found.append(1.0)
+        else:
+            found.append(base_width / reads if plan.optimizer == "adam" else writes / reads)
     return found
 
 
@@ -109,30 +127,49 @@ def test_weighted_equals_the_listed_fields_on_every_live_four_vertex_code(init: 
     for code in reference.dag_codes(4):
         if reference.dag_depths(code):
             found = Weighted().score(Network(dag_mlp_graph(code), init))
-            assert found == pytest.approx(reference.weighted_score(code, init=init), rel=1e-5), code
+            assert found == pytest.approx(math.sqrt(reference.weighted_score(code, init=init)), rel=1e-5), code
             checked += 1
     assert checked > 500
 
 
 @given(dag_codes(), st.sampled_from(("he", "degree")), st.floats(0, 3), st.floats(0, 1))
-def test_weighted_equals_the_listed_fields_for_other_constants(code: str, init: Init, a: float, e: float) -> None:
-    rule = Weighted(depth_offset=a, output_exponent=e)
+def test_weighted_equals_the_listed_fields_for_other_constants(code: str, init: Init, a: float, weight: float) -> None:
+    rule = Weighted(depth_offset=a, moment_weight=weight)
     found = rule.score(Network(dag_mlp_graph(code), init))
-    assert found == pytest.approx(reference.weighted_score(code, init=init, a=a, e=e), rel=1e-5)
+    expected = math.sqrt(reference.weighted_score(code, init=init, a=a, weight=weight))
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 @given(dag_codes(), st.sampled_from(("he", "degree")))
 def test_weighted_scales_by_the_root_of_the_ratio(code: str, init: Init) -> None:
     plan = plan_graph(dag_mlp_graph(code), init=init, base_graph=BASE)
-    ratio = reference.weighted_score("2", init=init) / reference.weighted_score(code, init=init)
+    usual = 2.0 if init == "he" else 1.0  # the base's second moment: he doubles it in the stem
+    ratio = reference.weighted_score("2", init=init, usual=usual) / reference.weighted_score(
+        code, init=init, usual=usual
+    )
     assert plan.lr_scale == pytest.approx(math.sqrt(ratio), rel=1e-5)
 
 
 def test_weighted_counts_every_path_of_he_nets_without_skips_alike() -> None:
-    # There every path carries the stem's 2: S = 2 * sum (L + 2)^3 / (2 * paths)^(1/4).
+    # There every path carries the stem's 2, and no field meets itself.
     depths = reference.dag_depths(reference.dense(5))
-    expected = 2 * sum((depth + 2) ** 3 for depth in depths) / (2 * len(depths)) ** 0.25
-    assert Weighted().score(Network(dag_mlp_graph(reference.dense(5)), "he")) == pytest.approx(expected, rel=1e-5)
+    expected = sum((depth + 2) ** 3 for depth in depths) / len(depths) * (1 + 0.25 * 2 * len(depths))
+    assert Weighted().score(Network(dag_mlp_graph(reference.dense(5)), "he")) ** 2 == pytest.approx(expected, rel=1e-5)
+
+
+def test_copies_of_one_field_count_by_the_square_of_their_number() -> None:
+    # Vertices 1 to 3 pass the stem's field on; vertex 4 gets it four times: 16 copies in mean square, depth 1.
+    network = Network(dag_mlp_graph("1_10_100_1111"), "degree")
+    at = network.initialisation.signal.vertices["4"]
+    assert at.copies == pytest.approx(16.0)
+    assert at.second_moment == pytest.approx(16.0)
+    assert Weighted().score(network) ** 2 == pytest.approx(3**3 * (16 + 16 / 4))
+
+
+def test_a_norm_ends_copies_and_size() -> None:
+    network = Network(dag_mlp_graph("1_10_100_1111", norm="batch"), "degree")
+    assert network.initialisation.signal.vertices["4.norm"].copies == pytest.approx(1.0)
+    assert Weighted().score(network) ** 2 == pytest.approx(3**3 * 1.25)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5, 20])
@@ -140,7 +177,7 @@ def test_chains_fall_with_the_cube_of_depth_in_both_orders(depth: int) -> None:
     for order in ORDERS:
         for init in ("conserve", "degree"):
             score = Weighted().score(Network(dag_mlp_graph(reference.chain(depth), order=order), init))
-            assert score == pytest.approx((depth + 1 + 2) ** 3, rel=1e-4)
+            assert score**2 == pytest.approx(1.25 * (depth + 1 + 2) ** 3, rel=1e-4)
 
 
 def test_behind_a_norm_paths_count_by_their_share() -> None:
@@ -155,14 +192,19 @@ def test_behind_a_norm_paths_count_by_their_share() -> None:
     assert after.depths == pytest.approx((1 / 3, 1 / 3, 1 / 3), rel=1e-5)
 
 
-@given(dag_codes(), inits, orders)
-def test_adam_takes_the_root_of_sgd_s_topology_factor(code: str, init: Init, order: Order) -> None:
-    graph = dag_mlp_graph(code, order=order)
-    sgd, momentum, adam = (
-        factor(plan_graph(graph, init=init, optimizer=optimizer), "topology") for optimizer in OPTIMIZERS
+@given(dag_codes(), st.sampled_from(("he", "degree")))
+def test_adam_feels_depth_less_and_size_half_as_much(code: str, init: Init) -> None:
+    usual = 2.0 if init == "he" else 1.0
+    depth, both = (
+        [reference.weighted_score(c, init=init, usual=usual, size=size) for c in ("2", code)] for size in (False, True)
     )
-    assert adam == pytest.approx(math.sqrt(sgd), rel=1e-9)
-    assert momentum == sgd
+    sgd, momentum, adam = (
+        factor(plan_graph(dag_mlp_graph(code), init=init, optimizer=optimizer, base_graph=BASE), "topology")
+        for optimizer in OPTIMIZERS
+    )
+    of_depth, of_size = depth[0] / depth[1], both[0] / both[1] / (depth[0] / depth[1])
+    assert sgd == momentum == pytest.approx(math.sqrt(of_depth * of_size), rel=1e-5)
+    assert adam == pytest.approx(of_depth**0.4 * of_size**0.25, rel=1e-5)
 
 
 # The base and the baselines
@@ -178,11 +220,16 @@ BASES = {f"mlp {order} {norm}": dag_mlp_graph("2", order=order, norm=norm) for o
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("base", BASES.values(), ids=list(BASES))
 def test_the_base_trains_at_its_own_rate(base: Graph, rule: str, init: Init, optimizer: Optimizer) -> None:
+    """Its topology factor is one; what is left are its layers' widths, and nothing for rules of one rate."""
     for plan in (
         plan_graph(base, rule=rule, init=init, optimizer=optimizer),  # against the chain behind a bare number
         plan_graph(base, rule=rule, init=init, optimizer=optimizer, base_graph=base),
     ):
-        assert [p.lr_scale for p in plan.parameters] == pytest.approx([1.0] * len(plan.parameters), rel=1e-9)
+        expected = [1.0] * len(plan.parameters)
+        if rule in ("weighted", "mup"):
+            expected = width_factors(plan, 64 if base.convolutions else 256)
+        assert plan.lr_scale == pytest.approx(1.0, rel=1e-9)
+        assert [p.lr_scale for p in plan.parameters] == pytest.approx(expected, rel=1e-9)
 
 
 @given(dag_codes(), orders, inits)
@@ -226,13 +273,13 @@ WIDTHS = [64, 128, 256, 512, 1024, 2048]
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_width_factors_are_fan_out_over_fan_in_or_one_over_fan_in(optimizer: Optimizer, width: int, rule: str) -> None:
-    """SGD: n/d, 1, classes/n for input, hidden, readout; Adam: 1/fan_in; each over the base's, so data drops out."""
+    """SGD: n/d, 1, classes/n for input, hidden, readout; Adam: the base's 256 units over d, n, n."""
     plan = plan_graph(
         dag_mlp_graph("2_22", width=width, inputs=784, classes=100), rule=rule, optimizer=optimizer, base_graph=BASE
     )
-    ratio = width / 256
-    expected = {"stem": 1.0, "edges": 1 / ratio} if optimizer == "adam" else {"stem": ratio, "edges": 1.0}
-    expected["readout"] = 1 / ratio
+    expected = {"stem": width / 784, "edges": 1.0, "readout": 100 / width}
+    if optimizer == "adam":
+        expected = {"stem": 256 / 784, "edges": 256 / width, "readout": 256 / width}
     for parameter in plan.parameters:  # biases at their layer's rate
         layer = parameter.name.split(".")[0]
         assert parameter.lr_scale == pytest.approx(plan.lr_scale * expected[layer], rel=1e-12), parameter.name
@@ -244,11 +291,29 @@ def test_width_factors_of_convolutions_leave_the_kernel_to_its_own_factor(kernel
     plan = plan_graph(
         dag_cnn_graph("2", width=128, kernel_size=kernel), optimizer=optimizer, base_graph=dag_cnn_graph("2", width=64)
     )
-    expected = {"stem": 1.0, "edges": 0.5} if optimizer == "adam" else {"stem": 2.0, "edges": 1.0}
-    expected["readout"] = 0.5
+    # The stem reads three colours, which count as an eighth of the base's 64 channels.
+    expected = {"stem": 128 / 8, "edges": 1.0, "readout": 10 / 128}
+    if optimizer == "adam":
+        expected = {"stem": 64 / 8, "edges": 0.5, "readout": 0.5}
     for parameter in plan.parameters:
         layer = parameter.name.split(".")[0]
         assert parameter.lr_scale == pytest.approx(plan.lr_scale * expected[layer], rel=1e-12), parameter.name
+
+
+def test_a_depthwise_convolution_gets_no_more_than_a_full_one() -> None:
+    weight = Parameter("w", "weight", (64, 1, 3, 3), fan_in=9, fan_out=9, kernel_size=3.0, kernel_axes=2)
+    assert groups(weight) == 64
+    assert width_factor(1, 1, "hidden", 64, "adam", groups=64).value == width_factor(64, 64, "hidden", 64, "adam").value
+    assert width_factor(1, 1, "hidden", 64, "sgd", groups=64).value == 1.0
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_the_base_s_width_is_nothing_to_sgd(optimizer: Optimizer) -> None:
+    target = dag_mlp_graph("2_12", width=128)
+    narrow, wide = (
+        plan_graph(target, optimizer=optimizer, base_graph=dag_mlp_graph("2", width=width)) for width in (32, 1024)
+    )
+    assert [p.lr_scale for p in narrow.parameters] == pytest.approx([p.lr_scale for p in wide.parameters], rel=1e-9)
 
 
 @pytest.mark.parametrize("norm", ["batch", "layer"])

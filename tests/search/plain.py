@@ -155,3 +155,23 @@ class Partial(nn.Module):
 def partial() -> nn.Module:
     """Return `Partial` in double precision."""
     return Partial().double()
+
+
+class RandomFeatures(nn.Module):
+    """A network that reads random features: a frozen projection and random phases, another draw for every seed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(72, 12).requires_grad_(False)
+        self.register_buffer("phases", 6.0 * torch.rand(12))
+        self.norm = nn.BatchNorm1d(12)
+        self.last = nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.last(self.norm(torch.cos(self.project(x.flatten(1)) + self.get_buffer("phases"))))
+        return result
+
+
+def random_features() -> nn.Module:
+    """Return `RandomFeatures` in double precision."""
+    return RandomFeatures().double()

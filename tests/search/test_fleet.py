@@ -104,9 +104,30 @@ def test_every_optimizer_is_torchs(form: Any, name: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["nesterov", "adamw"])
-@pytest.mark.parametrize("make", [plain.cnn, plain.batch_norm, plain.gelu, plain.dropout_off, plain.partial])
+@pytest.mark.parametrize(
+    "make", [plain.cnn, plain.batch_norm, plain.gelu, plain.dropout_off, plain.partial, plain.random_features]
+)
 def test_every_kind_of_network_trains_as_it_does_alone(form: Any, name: str, make: Make) -> None:
     compare(form, make, name)
+
+
+def test_frozen_values_and_buffers_are_those_of_the_seed_and_part_of_the_job() -> None:
+    data = images()
+    planned = es.plan(plain.random_features(), data[0][:2], init="he")
+    job = Job.of(plain.random_features, planned, Recipe(), range(3))
+    for seed in range(3):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            expected = plain.random_features()
+        started = job.start(seed)
+        assert torch.equal(started.get_parameter("project.weight"), expected.get_parameter("project.weight"))
+        assert torch.equal(started.get_buffer("phases"), expected.get_buffer("phases"))
+        # What the plan draws is not as it was made; what all seeds have in common is not kept for each.
+        assert not torch.equal(started.get_parameter("last.weight"), expected.get_parameter("last.weight"))
+        assert "norm.running_var" not in job.kept.get(seed, {})
+    other = copy.deepcopy(job.template)
+    other.get_buffer("norm.running_mean").add_(1.0)
+    assert dataclasses.replace(job, template=other).config(data) != job.config(data)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,13 +1,13 @@
 """Check the strategy of the grid as a game: a loss that it cannot see, and a minimum that it must corner."""
 
 import math
+import random
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import tests.strategies  # noqa: F401  (loads the profile)
 from evenstep.graph import dag_mlp_graph
 from evenstep.search.grid import OCTAVE, REACH, first_positions, parabola_minimum, rate_at, wanted
 from evenstep.search.result import chosen, of_positions
@@ -108,11 +108,26 @@ def test_a_parabola_in_logarithms_is_solved_exactly(minimum: float, curvature: f
         {-1: 2.0, 0: 1.0, 1: math.inf},
         {-1: 2.0, 0: 0.0, 1: 2.0},
         {-1: 1.0, 0: 1.0, 1: 1.0},
-        {-2: 2.0, 0: 1.0, 2: 2.0},
+        {-12: 2.0, 0: 1.0, 12: 2.0},
     ],
 )
 def test_without_neighbours_that_enclose_a_minimum_there_is_no_parabola(found: dict[int, float]) -> None:
     assert parabola_minimum(found) is None
+
+
+def test_noise_moves_the_minimum_less_than_three_points_would() -> None:
+    draw = random.Random(0)
+    steady, of_three = [], []
+    for _ in range(200):
+        found = {p: math.exp(0.002 * (p - 1.3) ** 2 / 2 + draw.gauss(0, 0.004)) for p in range(-8, 9)}
+        minimum = parabola_minimum(found)
+        assert minimum is not None
+        steady.append(minimum - 1.3)
+        best = min(range(-7, 8), key=lambda p: found[p])
+        left, middle, right = (math.log(found[best + offset]) for offset in (-1, 0, 1))
+        of_three.append(best + 0.5 * (left - right) / (left - 2 * middle + right) - 1.3)
+    assert abs(sum(steady)) / 200 < 0.3
+    assert sum(e**2 for e in steady) < 0.5 * sum(e**2 for e in of_three)
 
 
 # Choosing

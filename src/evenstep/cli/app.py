@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from evenstep import __version__
+from evenstep.cli.check import check
 from evenstep.cli.demo import demo
 from evenstep.cli.plan import plan
 from evenstep.cli.runs import runs
 from evenstep.cli.search import search
+from evenstep.cli.study import study
 from evenstep.errors import EvenstepError
 
 app = typer.Typer(
@@ -23,8 +25,10 @@ app = typer.Typer(
 )
 app.command()(plan)
 app.command()(search)
+app.command()(check)
 app.command()(demo)
 app.add_typer(runs)
+app.add_typer(study)
 
 
 @app.callback()

@@ -51,7 +51,9 @@ def demo(
         return
     console = Console()
     for kind, search in result.bases.items():
-        console.print(f"base {kind}: best learning rate {search.best:.3g} ({len(search.grid)} rates tried)")
+        console.print(
+            f"base {kind}: best learning rate {search.estimate or search.best:.3g} ({len(search.grid)} rates tried)"
+        )
     table = Table(title=f"training loss (test accuracy) after {epochs} epochs", title_justify="left")
     for title in ("network", "factor", "lr", "at this lr", "at the base's lr"):
         table.add_column(title, justify="left" if title == "network" else "right", no_wrap=title == "network")

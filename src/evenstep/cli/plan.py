@@ -55,9 +55,11 @@ def plan(
     rule: Annotated[str, typer.Option(help="weighted, paths, constant or mup.")] = "weighted",
     init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
     optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
-    base: Annotated[float | None, typer.Option(help="The base's learning rate.")] = None,
+    base: Annotated[float | None, typer.Option(help="The base's learning rate, as a search finds it.")] = None,
     base_code: Annotated[str | None, typer.Option(help="The base's code [2; nasbench201 0_00_300].")] = None,
-    base_width: Annotated[int | None, typer.Option(help="The base's width [256; cnn 64; nasbench201 16].")] = None,
+    base_width: Annotated[
+        int | None, typer.Option(help="The base's width, which Adam's factors are over [256; cnn 64; nasbench201 16].")
+    ] = None,
     base_kernel_size: Annotated[int, typer.Option(help="The base's kernel size (cnn).")] = 3,
     on_unknown: Annotated[str, typer.Option(help="raise, or identity to let unknown operators through.")] = "raise",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

@@ -22,7 +22,7 @@ def load_target(target: str) -> tuple[Any, Any]:
     return made
 
 
-def load_function(target: str, *, returns: str) -> Callable[[], Any]:
+def load_function(target: str, *, returns: str) -> Callable[..., Any]:
     """Return the function that 'package.module:function' or 'file.py:function' names; what it raises is one line."""
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
@@ -31,9 +31,9 @@ def load_function(target: str, *, returns: str) -> Callable[[], Any]:
     if not callable(make):
         raise InputError(f"'{place}' has no function '{name}'; name one that returns {returns}")
 
-    def called() -> Any:
+    def called(*arguments: Any) -> Any:
         try:
-            return make()
+            return make(*arguments)
         except Exception as error:
             raise _failed(target, error) from error
 

@@ -47,10 +47,6 @@ class Wiring:
             )
         return Wiring(self.vertex_count, edges)
 
-    def live_vertices(self) -> tuple[int, ...]:
-        """Return the numbers of the vertices that live edges touch, in order."""
-        return tuple(sorted({end for edge in self.live().edges for end in (edge.source, edge.target)}))
-
 
 def parse_dag_code(code: str) -> Wiring:
     """Read a code of the paper's space: row t lists the edge from each earlier vertex (0 none, 1 skip, 2 weight).

@@ -27,9 +27,9 @@ def plan(
 ) -> Plan:
     """Return an initialisation and a learning rate for every trainable parameter of a module (or graph).
 
-    `base` is the result of `search_lr`, or a learning rate: the best one of the network `base_graph`, or without that
-    of the one-hidden-layer chain of the same kind. Left out, the plan holds factors only. `init` is `conserve`,
-    `degree` (the paper's), `he`, or `keep` for a plan of learning rates alone.
+    `base` is the result of `search_lr`, or a learning rate as it finds them: the best one of the network `base_graph`,
+    or without that of the one-hidden-layer chain of the same kind. Left out, the plan holds factors only. `init` is
+    `conserve`, `degree` (the paper's), `he`, or `keep` for a plan of learning rates alone.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(8, 256), nn.ReLU(), nn.Linear(256, 2))

@@ -18,8 +18,9 @@ from evenstep.rules.initialisation import INITS, Init
 from evenstep.rules.network import OPTIMIZERS, Factor, Network, Optimizer, Rule
 from evenstep.rules.paths import Paths
 from evenstep.rules.plan import ParameterPlan, Plan, VertexPlan
+from evenstep.rules.roles import Place
 from evenstep.rules.weighted import Weighted
-from evenstep.rules.width import hidden_width, kernel_taps, width_factor
+from evenstep.rules.width import groups, hidden_width, kernel_taps, width_factor
 
 RULES: dict[str, Rule] = {rule.name: rule for rule in (Weighted(), Paths(), Constant(), Mup())}
 # Widths of the one-hidden-layer chain that stands behind a bare number: those our measurements were made at.
@@ -49,8 +50,9 @@ def plan_graph(
 ) -> Plan:
     """Return the plan of a graph, relative to a base.
 
-    `base` is a search, or the learning rate found on `base_graph` (left out: the one-hidden-layer chain of the same
-    kind, of `BASE_WIDTH` units and kernel 3), or left out for a plan that holds factors only.
+    `base` is a search (its `estimate` counts, else its `best`), or the learning rate found on `base_graph` (left out:
+    the one-hidden-layer chain of the same kind, of `BASE_WIDTH` units and kernel 3), or left out for a plan that holds
+    factors only.
     """
     chosen = _chosen(rule)
     if init not in INITS:
@@ -132,7 +134,8 @@ def _base(base: BaseSearch | float | None, base_graph: Graph | None) -> tuple[fl
     if isinstance(base, Real) and not isinstance(base, bool):  # numpy's numbers too
         rate = float(base)
     elif hasattr(base, "best") and hasattr(base, "graph"):
-        rate, base_graph = base.best, base_graph or base.graph
+        # The steady minimum transfers better than the largest rate that is as good, where the search knows both.
+        rate, base_graph = getattr(base, "estimate", None) or base.best, base_graph or base.graph
     else:
         raise InputError(f"base is {base!r}; give a search's result, a learning rate, or nothing")
     if not math.isfinite(rate) or rate <= 0:
@@ -162,7 +165,7 @@ class _Writer:
         self.edges = network.live.edges
         self.roles = network.roles
         self.edges_of = network.roles.edges_of
-        self.rates: dict[tuple[float, float], tuple[float, str]] = {}
+        self.rates: dict[tuple[float, float, Place, float], tuple[float, str]] = {}
         self.rate_of_edge: dict[int, tuple[float, str]] = {}
         self.reasons: dict[tuple[str, str, str], str] = {}
 
@@ -200,7 +203,8 @@ class _Writer:
 
     def _rate_on(self, parameter: Parameter, position: int) -> tuple[float, str]:
         edge = self.edges[position]
-        if position not in self.roles.places or self.width is None:  # no weight on this edge: a norm's gain or bias
+        place = self.roles.places.get(position)
+        if place is None or self.width is None:  # no weight on this edge: a norm's gain or bias
             return self.scale, self.said
         weight = parameter
         if parameter.role == "bias":  # a bias goes at its layer's pace
@@ -208,10 +212,10 @@ class _Writer:
             weight = next((known[name] for name in edge.parameters if known[name].role == "weight"), parameter)
         fans = weight if edge.op == "recurrent" else edge
         taps = kernel_taps(weight)
-        key = (fans.fan_in / taps, fans.fan_out / taps)
+        key = (fans.fan_in / taps, fans.fan_out / taps, place, groups(weight))
         found = self.rates.get(key)
         if found is None:
-            factor = width_factor(*key, self.width, self.optimizer)
+            factor = width_factor(*key[:3], self.width, self.optimizer, groups=key[3])
             found = self.rates[key] = (self.scale * factor.value, f"{self.said} x {_say(factor)}")
         if edge.op != "recurrent":  # whose weights differ in what they read
             self.rate_of_edge[position] = found

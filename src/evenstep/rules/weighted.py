@@ -2,41 +2,53 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from evenstep.rules.network import Factor, Network, Optimizer, kernel_factors
+from evenstep.rules.signal import VertexSignal
 
-# What S enters the rate with: changes of SGD grow with the gradient as well, those of Adam with the depth alone.
-EXPONENT: dict[Optimizer, float] = {"sgd": 1 / 2, "momentum": 1 / 2, "adam": 1 / 3}
+# Powers of depth and of size: Adam's step does not grow with the gradient, so it feels the size half as much.
+POWERS: dict[Optimizer, tuple[float, float]] = {"sgd": (0.5, 0.5), "momentum": (0.5, 0.5), "adam": (0.4, 0.25)}
 
 
 @dataclass(frozen=True)
 class Weighted:
-    """Scale by (S_base / S)^exponent with S = E[(L + depth_offset)^3] (copies q_out)^(1/2).
+    """Scale by 1 / (depth^x size^y), relative to the base, with x and y the optimiser's powers.
 
-    The expectation runs over paths by their share of the last vertex's second moment q_out; `copies` is how often
-    skips bring one field there, in mean square. Both constants and the root are settled in `docs/theory.md`.
+    depth = E[(L + depth_offset)^3] over paths by their share of the last vertex's second moment q_out, and size =
+    copies + moment_weight q_out / q_base with `copies` how often skips bring one field there, in mean square.
+    `docs/theory.md` says how the constants were settled.
     """
 
     depth_offset: float = 2.0
+    moment_weight: float = 0.25
     name: str = "weighted"
     layerwise: bool = True
 
-    def score(self, network: Network) -> float:
-        """Return S, averaged over the network's heads."""
-        signal = network.initialisation.signal
-        scores: list[float] = []
-        for head in network.roles.heads:
-            at = signal.vertices[head.vertex]
-            size = math.sqrt(max(at.copies, 1e-300)) * math.sqrt(max(at.second_moment, 1e-300))
-            scores.append(size * at.cubed_depth(self.depth_offset + head.depth))
-        return sum(scores) / len(scores)
+    def score(self, network: Network, base: Network | None = None, optimizer: Optimizer = "sgd") -> float:
+        """Return depth^x size^y of a network, averaged over its heads; without a base q_base is one."""
+        usual = _mean([at.second_moment for at, _ in _ends(base)]) if base else 1.0
+        x, y = POWERS[optimizer]
+        return _mean(
+            [
+                at.cubed_depth(self.depth_offset + depth) ** x
+                * (at.copies + self.moment_weight * at.second_moment / usual) ** y
+                for at, depth in _ends(network)
+            ]
+        )
 
     def factors(self, network: Network, base: Network, optimizer: Optimizer) -> tuple[Factor, ...]:
         """Return the topology and kernel factors."""
-        exponent = EXPONENT[optimizer]
-        score, base_score = self.score(network), self.score(base)
-        value = math.exp(exponent * (math.log(base_score) - math.log(score)))
-        why = f"weighted: ({base_score:.4g}/{score:.4g})^{exponent:.3g}"
-        return Factor("topology", value, why), *kernel_factors(network, base)
+        score, base_score = (self.score(one, base, optimizer) for one in (network, base))
+        why = f"weighted: {base_score:.4g}/{score:.4g}"
+        return Factor("topology", base_score / score, why), *kernel_factors(network, base)
+
+
+def _ends(network: Network) -> list[tuple[VertexSignal, int]]:
+    """Return the signal at every head, with the activations that are still to come."""
+    signal = network.initialisation.signal
+    return [(signal.vertices[head.vertex], head.depth) for head in network.roles.heads]
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

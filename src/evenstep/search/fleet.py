@@ -263,7 +263,7 @@ def train(squad: Squad, data: Data, recipe: Recipe, *, precision: Precision = "f
                     return
                 if len(alive) < len(squad.copies) and stepping.shrinks:
                     squad.keep_(alive)
-        yield from _finished(squad, data, curves, gone, precision)
+        yield from _finished(squad, data, curves, gone, precision=precision, batch_size=recipe.batch_size)
 
 
 def trial_seconds(squad: Squad, data: Data, recipe: Recipe, precision: Precision, steps: int) -> float:
@@ -376,11 +376,19 @@ def _diverged(
 
 
 def _finished(
-    squad: Squad, data: Data, curves: dict[Copy, list[float]], gone: set[Copy], precision: Precision
+    squad: Squad,
+    data: Data,
+    curves: dict[Copy, list[float]],
+    gone: set[Copy],
+    *,
+    precision: Precision,
+    batch_size: int,
 ) -> Iterator[Outcome]:
     """Evaluate what is left on the whole data set."""
     total = torch.zeros(len(squad.copies), dtype=torch.float64, device=squad.factor.device)
     size = _EVALUATION_BATCH[squad.factor.device.type]
+    if squad.factor.device.type == "cpu":  # many copies take smaller batches: no more memory than a step, or one copy
+        size = max(batch_size, size // len(squad.copies))
     for start in range(0, len(data[0]), size):
         part = slice(start, start + size)
         with _autocast(precision, squad.factor.device):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
+
 OCTAVE = 4
 REACH = 30 * OCTAVE  # positions either side of the start after which a search gives up
 
@@ -57,17 +59,34 @@ def _within(positions: list[int]) -> list[int]:
     return [position for position in positions if abs(position) <= REACH]
 
 
-def parabola_minimum(found: Mapping[int, float]) -> float | None:
-    """Return the position of the minimum of a parabola through the best point and its neighbours, in log-log.
+NEAR = 1.02  # times the smallest loss: what the parabola is fitted to
 
-    None where the neighbours are missing, diverged, or do not enclose a minimum.
+
+def parabola_minimum(found: Mapping[float, float] | Mapping[int, float]) -> float | None:
+    """Return the position of the minimum of a parabola fitted to the nearly smallest losses, in log-log.
+
+    Losses of a few seeds are noisy and the bottom is flat, so all points within 2% of the smallest on either side, up
+    to two octaves away, and those within half an octave count: the smallest and its two neighbours alone would give
+    a far less steady answer. None where these points do not enclose a minimum.
     """
-    best = min(found, key=lambda p: found[p])
-    values = [found.get(best + offset, math.inf) for offset in (-1, 0, 1)]
-    if not all(math.isfinite(value) and value > 0 for value in values):
+    losses = {position: loss for position, loss in found.items() if math.isfinite(loss) and loss > 0}
+    if not losses:
         return None
-    left, middle, right = map(math.log, values)
-    curvature = left - 2 * middle + right
+    best = min(losses, key=lambda position: losses[position])
+    near = {best}
+    for side in (1, -1):
+        for position in sorted(found, key=lambda p: side * p):
+            away = side * (position - best)
+            if away <= 0:
+                continue
+            close = away <= OCTAVE / 2
+            if position not in losses or away > 2 * OCTAVE or (losses[position] > NEAR * losses[best] and not close):
+                break
+            near.add(position)
+    if not any(position > best for position in near) or not any(position < best for position in near):
+        return None
+    x = np.array(sorted(near), dtype=float)
+    curvature, slope, _ = np.polyfit(x - best, np.log([losses[position] for position in sorted(near)]), 2)
     if curvature <= 0:
         return None
-    return best + 0.5 * (left - right) / curvature
+    return float(np.clip(best - slope / (2 * curvature), x[0], x[-1]))

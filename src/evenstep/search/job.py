@@ -32,8 +32,9 @@ class Copy:
 class Job:
     """Hold one network, its plan and its recipe; values only, so that it can be sent to another process.
 
-    A copy starts as the template with weights drawn from the plan by the copy's seed. Parameters that the plan keeps
-    are those `make_model` made under that seed.
+    A copy starts as the template with weights drawn from the plan by the copy's seed. What the plan leaves alone
+    (parameters it keeps, frozen ones, buffers) is as `make_model` made it under that seed: `kept` holds that for every
+    seed, but for frozen values and buffers that are the template's too.
     """
 
     template: nn.Module
@@ -44,17 +45,22 @@ class Job:
     @classmethod
     def of(cls, make_model: Callable[[], nn.Module], plan: Plan, recipe: Recipe, seeds: range) -> Job:
         """Make a job, calling `make_model` once for every seed whose own values matter."""
-        names = [p.name for p in plan.parameters if p.kept]
+        template = made(make_model, 0)
+        names = {p.name for p in plan.parameters if p.kept}
+        fixed = _fixed(template)
         kept = {}
-        for seed in seeds if names else ():
-            values = dict(made(make_model, seed).named_parameters())
-            kept[seed] = {name: values[name].detach().clone() for name in names}
-        return cls(made(make_model, 0), plan, recipe, kept)
+        for seed in seeds if names or fixed else ():
+            model = made(make_model, seed)
+            own: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if name in names}
+            own |= {name: t for name, t in _fixed(model).items() if not _same(t, fixed.get(name))}
+            if own:
+                kept[seed] = {name: tensor.detach().clone() for name, tensor in own.items()}
+        return cls(template, plan, recipe, kept)
 
     def start(self, seed: int) -> nn.Module:
         """Return a new model as the copy of a seed starts it."""
         model = copy.deepcopy(self.template)
-        own = dict(model.named_parameters())
+        own = dict(model.named_parameters()) | dict(model.named_buffers())
         with torch.no_grad():
             for name, value in self.kept.get(seed, {}).items():
                 own[name].copy_(value)
@@ -64,7 +70,8 @@ class Job:
     def description(self, data: Data) -> dict[str, Any]:
         """Return what identifies the job: equal descriptions train equal copies."""
         recipe = {name: _named(getattr(self.recipe, name)) for name in self.recipe.__dataclass_fields__}
-        own = {"plan": _digest(self.plan.to_json().encode()), "template": repr(self.template)}
+        own: dict[str, Any] = {"plan": _digest(self.plan.to_json().encode()), "template": repr(self.template)}
+        own["fixed"] = {name: _fingerprint(tensor) for name, tensor in _fixed(self.template).items()}
         kept = {str(seed): {n: _fingerprint(t) for n, t in values.items()} for seed, values in self.kept.items()}
         return {"recipe": recipe, "network": own, "kept": kept, "data": [_fingerprint(tensor) for tensor in data]}
 
@@ -83,6 +90,20 @@ def made(make_model: Callable[[], nn.Module], seed: int) -> nn.Module:
     return model
 
 
+def _fixed(model: nn.Module) -> dict[str, Tensor]:
+    """Return what no plan draws and no step trains, by name: frozen parameters and buffers."""
+    frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+    return frozen | dict(model.named_buffers())
+
+
+def _same(tensor: Tensor, other: Tensor | None) -> bool:
+    return other is not None and torch.equal(_dense(tensor), _dense(other))
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
+
+
 def _named(value: Any) -> Any:
     """Return a function by its name and code, anything else as it is."""
     if not callable(value):
@@ -93,7 +114,7 @@ def _named(value: Any) -> Any:
 
 
 def _fingerprint(tensor: Tensor) -> list[Any]:
-    values = tensor.detach().cpu().contiguous()
+    values = _dense(tensor.detach()).cpu().contiguous()
     content = values.reshape(-1).view(torch.uint8).numpy().data if values.numel() else memoryview(b"")
     return [str(tensor.dtype), list(tensor.shape), _digest(content)]
 

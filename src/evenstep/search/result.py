@@ -10,7 +10,7 @@ from typing import Literal
 
 from evenstep.errors import SearchError
 from evenstep.graph import Graph
-from evenstep.search.grid import parabola_minimum, rate_at
+from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
 
 Status = Literal["ok", "best_at_edge", "all_diverged"]
 
@@ -21,9 +21,9 @@ class LRSearch:
 
     `best` is the largest rate whose mean loss is within the seeds' noise of the smallest, the paper's 'maximal learning
     rate which achieves the smallest training loss'; `bracket` are its neighbours on the grid; `estimate` is the minimum
-    of a parabola through the smallest losses, in log-log, where there is one; `interval` is the range of the seeds' own
-    best rates, widened to 95% confidence; `graph` is the network that was searched, so that a plan can relate another
-    network to it.
+    of a parabola fitted to the smallest losses, in log-log, where there is one: the rate that a plan starts from;
+    `interval` is the range of the seeds' own best rates, widened to 95% confidence; `graph` is the network that was
+    searched, so that a plan can relate another network to it.
     """
 
     grid: tuple[float, ...]
@@ -71,28 +71,21 @@ def chosen(grid: tuple[float, ...], losses: tuple[tuple[float, ...], ...], graph
     at_edge = best in (0, len(grid) - 1)
     bracket = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
     status: Status = "best_at_edge" if at_edge else "ok"
-    return LRSearch(grid, losses, grid[best], bracket, status, graph, interval=_interval(grid, losses))
+    estimate = None if at_edge else _estimate(grid, means)
+    return LRSearch(grid, losses, grid[best], bracket, status, graph, estimate, _interval(grid, losses))
 
 
 def of_positions(found: Mapping[int, tuple[float, ...]], start: float, graph: Graph) -> LRSearch:
-    """Choose the best rate of a search over the lattice of `evenstep.search.grid`, with the parabola's estimate."""
+    """Choose the best rate of a search over the lattice of `evenstep.search.grid`."""
     positions = sorted(found)
     grid = tuple(rate_at(start, position) for position in positions)
-    search = chosen(grid, tuple(found[position] for position in positions), graph)
-    if search.status == "all_diverged":
-        return search
-    minimum = parabola_minimum({position: sum(seeds) / len(seeds) for position, seeds in found.items()})
-    estimate = None if minimum is None else start * math.pow(2.0, minimum / 4)
-    return LRSearch(
-        search.grid,
-        search.losses,
-        search.best,
-        search.bracket,
-        search.status,
-        graph,
-        estimate,
-        search.interval,
-    )
+    return chosen(grid, tuple(found[position] for position in positions), graph)
+
+
+def _estimate(grid: tuple[float, ...], means: list[float]) -> float | None:
+    """Return the rate at the minimum of the parabola through the nearly smallest losses."""
+    minimum = parabola_minimum({OCTAVE * math.log2(rate): mean for rate, mean in zip(grid, means, strict=True)})
+    return None if minimum is None else math.pow(2.0, minimum / OCTAVE)
 
 
 def _interval(grid: tuple[float, ...], losses: tuple[tuple[float, ...], ...]) -> tuple[float, float] | None:

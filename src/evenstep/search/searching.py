@@ -72,10 +72,11 @@ def search_lr(
     `make_model` returns a new module at each call; `data` is a pair of tensors, a `Dataset` or a `DataLoader`. Octaves
     around `start` come first, more of them while the best is at the edge, then half and quarter octaves beside the
     best; a `grid` of your own is trained as it is. A `plan` of the network sets its start and the ratios of its
-    parameters' rates; without one it is initialised by `init` and trained at one rate. With a `store`, finished copies
-    are written to it as soon as they are known, and a search of the same configuration goes on where it stopped
-    (`resume` insists that there is one). Where all copies diverge or the best rate stays at the edge the search raises,
-    or with `on_failure='return'` says so in its `status`.
+    parameters' rates; without one it is initialised by `init` and trained at rates that differ by layer width alone, as
+    the plans that take the result as their base go on from. With a `store`, finished copies are written to it as soon
+    as they are known, and a search of the same configuration goes on where it stopped (`resume` insists that there is
+    one). Where all copies diverge or the best rate stays at the edge the search raises, or with `on_failure='return'`
+    says so in its `status`.
     """
     if on_failure not in ("raise", "return"):
         raise InputError(f"on_failure is '{on_failure}'; choose 'raise' or 'return'")

@@ -92,6 +92,7 @@ class Demo:
                 "grid": s.grid,
                 "losses": [[_finite(x) for x in seeds] for seeds in s.losses],
                 "best": s.best,
+                "estimate": s.estimate,
             }
             for kind, s in self.bases.items()
         }
@@ -117,13 +118,15 @@ def _train_both(
     name: str, kind: str, make: Callable[[], nn.Module], base: LRSearch, data: Split, seeds: int, epochs: int
 ) -> Trained:
     planned = plan(make(), data.train[0][:2], base=base)
-    unscaled = plan(make(), data.train[0][:2], base=base, rule="constant")
+    unscaled = plan(make(), data.train[0][:2], base=base, rule="mup")  # the base's rate: factors of width alone
+    rate = planned.base
+    assert rate is not None
     measured = {}
     for label, chosen in (("transferred", planned), ("base", unscaled)):
         losses, accuracies = [], []
         for seed in range(seeds):
             model = make()
-            train_(model, data.train, chosen, lr=base.best, seed=seed, epochs=epochs, batch_size=BATCH_SIZE)
+            train_(model, data.train, chosen, lr=rate, seed=seed, epochs=epochs, batch_size=BATCH_SIZE)
             losses.append(mean_loss(model, data.train))
             accuracies.append(_accuracy(model, data.test))
         measured[label] = (sum(losses) / seeds, sum(accuracies) / seeds)
@@ -131,8 +134,8 @@ def _train_both(
         name,
         kind,
         planned.lr_scale,
-        base.best * planned.lr_scale,
-        base.best,
+        rate * planned.lr_scale,
+        rate,
         measured["transferred"][0],
         measured["base"][0],
         measured["transferred"][1],

@@ -28,10 +28,10 @@ class Figure:
 
 
 def summary(true: Sequence[float], predicted: Sequence[float], regrets: Sequence[float]) -> dict[str, Figure]:
-    """Return all figures of one method over a family's architectures; regrets in nats, infinite where one diverged."""
+    """Return all figures of one method over a family's architectures: regrets in nats, errors in octaves."""
     table = np.array([true, predicted, regrets], dtype=float)
-    figures: dict[str, Callable[[Array], float]] = {
-        "mean_regret": lambda t: float(t[2].mean()),
+    figures: dict[str, Callable[[Array], Array]] = {
+        "mean_regret": lambda t: t[2].mean(axis=-1),
         "p90_regret": lambda t: quantile(t[2], 0.9),
         "pearson": lambda t: pearson(t[0], t[1]),
         "pearson_log": lambda t: pearson(np.log(t[0]), np.log(t[1])),
@@ -42,45 +42,57 @@ def summary(true: Sequence[float], predicted: Sequence[float], regrets: Sequence
     return {name: bootstrapped(table, figure) for name, figure in figures.items()}
 
 
-def bootstrapped(table: Array, figure: Callable[[Array], float], *, resamples: int = RESAMPLES) -> Figure:
-    """Return a statistic of a table's columns with the interval of its values over columns drawn again."""
-    if not table.shape[1]:
+def mean_and_p90(values: Sequence[float]) -> tuple[Figure, Figure]:
+    """Return the mean and the 90% quantile of values."""
+    table = np.array([values], dtype=float)
+    return (
+        bootstrapped(table, lambda t: t[0].mean(axis=-1)),
+        bootstrapped(table, lambda t: quantile(t[0], 0.9)),
+    )
+
+
+def bootstrapped(table: Array, figure: Callable[[Array], Array], *, resamples: int = RESAMPLES) -> Figure:
+    """Return a statistic of a table's columns with the interval of its values over columns drawn again.
+
+    `figure` maps many tables at once, [rows, tables, columns], to their values [tables].
+    """
+    count = table.shape[1]
+    if not count:
         return Figure(None, None, None)
-    draw = np.random.default_rng(0)
-    places = draw.integers(table.shape[1], size=(resamples, table.shape[1]))
-    values = [figure(table[:, place]) for place in places]
-    known = [value for value in values if not math.isnan(value)]
-    low, high = (quantile(np.array(known), q) for q in (0.025, 0.975)) if known else (math.nan, math.nan)
-    return Figure(*(_number(value) for value in (figure(table), low, high)))
+    drawn = np.random.default_rng(0).integers(count, size=(resamples, count))
+    value = float(figure(table[:, None, :])[0])
+    values = figure(table[:, drawn])
+    known = values[~np.isnan(values)]
+    low, high = (float(quantile(known, q)) if len(known) else math.nan for q in (0.025, 0.975))
+    return Figure(*(number if math.isfinite(number) else None for number in (value, low, high)))
 
 
-def quantile(values: Array, share: float) -> float:
-    """Return a quantile; infinite values are larger than all others."""
-    ordered = np.sort(values)
-    place = share * (len(ordered) - 1)
-    below, above = ordered[math.floor(place)], ordered[math.ceil(place)]
-    return float(below if below == above else below + (place - math.floor(place)) * (above - below))
+def quantile(values: Array, share: float) -> Array:
+    """Return a quantile over the last axis; infinite values are larger than all others."""
+    ordered = np.sort(values, axis=-1)
+    place = share * (ordered.shape[-1] - 1)
+    below, above = ordered[..., math.floor(place)], ordered[..., math.ceil(place)]
+    with np.errstate(invalid="ignore"):  # between two infinite values
+        between = below + (place - math.floor(place)) * (above - below)
+    return np.where(below == above, below, between)
 
 
-def pearson(x: Array, y: Array) -> float:
-    """Return Pearson's r, not a number where one side does not vary."""
-    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) <= 1e-12 * abs(y).max():
-        return math.nan
-    return float(np.corrcoef(x, y)[0, 1])
+def pearson(x: Array, y: Array) -> Array:
+    """Return Pearson's r over the last axis, not a number where one side does not vary."""
+    flat = [np.ptp(v, axis=-1) <= 1e-12 * np.abs(v).max(axis=-1) for v in (x, y)]
+    x, y = (v - v.mean(axis=-1, keepdims=True) for v in (x, y))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        r = (x * y).sum(axis=-1) / np.sqrt((x * x).sum(axis=-1) * (y * y).sum(axis=-1))
+    return np.where(flat[0] | flat[1], math.nan, r)
 
 
-def kendall(x: Array, y: Array) -> float:
-    """Return Kendall's tau-b, not a number where one side does not vary."""
-    if len(x) < 2:
-        return math.nan
-    upper = np.triu_indices(len(x), 1)
-    signs_x, signs_y = (np.sign(v[:, None] - v[None, :])[upper] for v in (x, y))
-    norm = math.sqrt(float(np.abs(signs_x).sum()) * float(np.abs(signs_y).sum()))
-    return float((signs_x * signs_y).sum()) / norm if norm else math.nan
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def kendall(x: Array, y: Array) -> Array:
+    """Return Kendall's tau-b over the last axis, not a number where one side does not vary."""
+    upper = np.triu_indices(x.shape[-1], 1)
+    signs_x, signs_y = (np.sign(v[..., upper[0]] - v[..., upper[1]]) for v in (x, y))
+    norm = np.sqrt(np.abs(signs_x).sum(axis=-1) * np.abs(signs_y).sum(axis=-1))
+    with np.errstate(invalid="ignore"):
+        return np.where(norm == 0, math.nan, (signs_x * signs_y).sum(axis=-1) / norm)
 
 
 def to_dict(figures: dict[str, Figure]) -> dict[str, Any]:

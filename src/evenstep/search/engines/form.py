@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
 from evenstep.search.fleet import Fleet, Outcome, Precision, Singles, Squad, step_count, train, trial_seconds
 from evenstep.search.job import Copy, Data, Job
+from evenstep.search.memory import copies_that_fit
 
 Kind = Literal["stacked", "single"]
 
@@ -42,14 +43,26 @@ def train_in(
         try:
             with _own_randomness(part[0].seed, device):
                 outcomes = list(train(squad_of(form, job, part, device), data, job.recipe, precision=precision))
-        except (torch.cuda.OutOfMemoryError, MemoryError):
-            if size == 1:
+        except (RuntimeError, MemoryError) as error:
+            if size == 1 or not _is_shortage(error):
                 raise
             size = max(min(size, len(part)) // 2, 1)
             torch.cuda.empty_cache()
             continue
         yield from outcomes
         left = left[len(part) :]
+
+
+def _is_shortage(error: Exception) -> bool:
+    """Say whether an error means that memory ran out; torch's allocator for CPUs has no type of its own for that."""
+    return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def fitted(form: Form, job: Job, data: Data, *, processes: int) -> Form:
+    """Return a form whose chunks fit into a CPU's memory, in so many processes at once."""
+    if form.kind == "single" or form.chunk < 2:
+        return form
+    return replace(form, chunk=min(form.chunk, copies_that_fit(job, data, processes=processes)))
 
 
 @contextlib.contextmanager
@@ -61,12 +74,18 @@ def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def chosen_form(
-    job: Job, data: Data, copies: Sequence[Copy], device: torch.device, precision: Precision = "float32"
+    job: Job,
+    data: Data,
+    copies: Sequence[Copy],
+    device: torch.device,
+    precision: Precision = "float32",
+    *,
+    processes: int = 1,
 ) -> Form:
     """Return the fastest form, by timing a step or two of each.
 
     A trial may cost a small part of what the plain loop would take in all; larger stacks are tried only while stacking
-    wins.
+    wins, and on a CPU while they fit into memory in so many processes.
     """
     if device.type == "cuda" and not job.plan.graph.convolutions:
         # Matrix products stack well: nothing to choose, unless some other operator cannot be stacked.
@@ -77,11 +96,14 @@ def chosen_form(
     total = step_count(len(data[0]), job.recipe) * len(copies)
     best = _timed(Form("single", len(copies) if device.type == "cuda" else 1), job, data, copies, device, precision)
     allowed = _TRIAL_SHARE * best.seconds * total
-    sizes = [len(copies)] if device.type == "cuda" else [8, 48, 192]
+    most = len(copies)
+    if device.type == "cpu" and most > 1:
+        most = min(most, copies_that_fit(job, data, processes=processes))
+    sizes = [most] if device.type == "cuda" else [8, 48, 192]
     for size in sizes:
-        part = min(size, len(copies))
+        part = min(size, most)
         expected = best.seconds * part * (_TRIAL_STEPS + 1)
-        if part < 2 or (device.type == "cpu" and expected > allowed):
+        if part < 2 or (best.kind == "stacked" and part == best.chunk) or (device.type == "cpu" and expected > allowed):
             break
         form = _timed(Form("stacked", part), job, data, copies, device, precision)
         if form.seconds >= best.seconds:

@@ -17,7 +17,7 @@ import torch.multiprocessing  # teaches pickle to hand tensors over as shared me
 from torch import Tensor
 
 from evenstep.errors import SearchError
-from evenstep.search.engines.form import Form, best_threads, chosen_form, threads, train_in
+from evenstep.search.engines.form import Form, best_threads, chosen_form, fitted, threads, train_in
 from evenstep.search.fleet import Outcome, Precision, step_count
 from evenstep.search.job import Copy, Data, Job
 
@@ -41,7 +41,8 @@ class LocalEngine:
         """Return the fastest form by a short trial, on a CPU on one thread: that is what a worker has."""
         device = self._device()
         with threads(1) if device.type == "cpu" else contextlib.nullcontext():
-            return chosen_form(job, _placed(data, device), copies, device, self.precision)
+            placed = _placed(data, device)
+            return chosen_form(job, placed, copies, device, self.precision, processes=self._processes(copies))
 
     def run(self, job: Job, data: Data, copies: Sequence[Copy], form: Form | None = None) -> Iterator[Outcome]:
         """Train the copies and yield each as soon as it is known."""
@@ -51,12 +52,16 @@ class LocalEngine:
         if device.type == "cuda":
             yield from train_in(form, job, placed, copies, device, self.precision)
             return
+        form = fitted(form, job, placed, processes=self._processes(copies))
         count, seconds = best_threads(form, job, placed, copies)
         if self._worth_workers(form, seconds, job, placed, copies):
             yield from _in_workers(form, job, placed, copies, self.workers or _cores())
         else:
             with threads(count):
                 yield from train_in(form, job, placed, copies, device, "float32")
+
+    def _processes(self, copies: Sequence[Copy]) -> int:
+        return min(self.workers or _cores(), len(copies))
 
     def _device(self) -> torch.device:
         return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -66,7 +71,7 @@ class LocalEngine:
 
     def _worth_workers(self, form: Form, seconds: float, job: Job, data: Data, copies: Sequence[Copy]) -> bool:
         """Say whether workers of one thread each beat this process, where a copy's step takes `seconds`."""
-        workers = min(self.workers or _cores(), len(copies))
+        workers = self._processes(copies)
         if workers < 2:
             return False
         steps = len(copies) * step_count(len(data[0]), job.recipe)

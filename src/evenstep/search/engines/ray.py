@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ class RayEngine:
     def choose(self, job: Job, data: Data, copies: Sequence[Copy]) -> Form:
         """Return the fastest form by a short trial on this machine."""
         with threads(1):
-            return chosen_form(job, data, copies, torch.device("cpu"))
+            return chosen_form(job, data, copies, torch.device("cpu"), processes=os.cpu_count() or 1)
 
     def run(self, job: Job, data: Data, copies: Sequence[Copy], form: Form | None = None) -> Iterator[Outcome]:
         """Train the copies and yield each chunk's outcomes when it is done."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +19,36 @@ from typing import Any
 import torch
 
 from evenstep.data import cifar10, digits
+from evenstep.errors import InputError, SearchError
 from evenstep.search import LocalEngine
 from evenstep.search.fleet import Precision
 from evenstep.study import statistics
 from evenstep.study.transfer.families import Architecture, Family, Setting
-from evenstep.study.transfer.ledger import Ledger
-from evenstep.study.transfer.measure import METHODS, Bench, Known, Measured, Training, measure, predictions
+from evenstep.study.transfer.ledger import Ledger, Origin
+from evenstep.study.transfer.measure import (
+    DIVERGED,
+    METHODS,
+    Bench,
+    Choice,
+    Known,
+    Measured,
+    Training,
+    measure,
+    predictions,
+)
+from evenstep.study.transfer.rivals import Attempt
 
-Notify = Callable[[str], None]
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a benchmark stands: networks done and to do, bases among them, and what has just happened."""
+
+    done: int
+    total: int
+    message: str
+
+
+Notify = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -37,10 +62,13 @@ class Place:
     ledger: Path | None = None
 
     def load(self, image: tuple[int, int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the training data with images of the given shape, on the device."""
+        """Return the training data with images of the given shape, on the device; grey ones fill all channels."""
+        if self.data is None and image[1:] != (8, 8):
+            raise InputError(f"the digits are 8 x 8, the family's images {image[1]} x {image[2]}; take a smaller scale")
         split = digits() if self.data is None else cifar10(self.data, side=image[1])
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        return split.train[0].to(device), split.train[1].to(device)
+        images = split.train[0].expand(-1, image[0], -1, -1).contiguous()
+        return images.to(device), split.train[1].to(device)
 
 
 @dataclass(frozen=True)
@@ -57,11 +85,12 @@ class Task:
 
 @dataclass(frozen=True)
 class FamilyResult:
-    """Hold a family's base and the measured architectures."""
+    """Hold a family's base, the measured architectures, and where base and architectures were measured."""
 
     family: Family
     base_lr: float
     measured: tuple[Measured, ...]
+    origins: tuple[Origin, ...] = ()
 
     @property
     def known(self) -> tuple[Measured, ...]:
@@ -74,13 +103,42 @@ class FamilyResult:
         methods = self.known[0].choices if self.known else {}
         return {
             name: statistics.summary(
-                true, [one.choices[name].lr for one in self.known], [one.regret(name) for one in self.known]
+                true,
+                [one.choices[name].lr for one in self.known],
+                [one.regret(one.choices[name].loss) for one in self.known],
             )
             for name in methods
         }
 
+    def rivals(self) -> dict[str, dict[str, Any]]:
+        """Return what every rival's losses are above the best, and what it costs on the target, as plain values."""
+        found = {}
+        for name in self.known[0].attempts if self.known else {}:
+            attempts = [(one, one.attempts[name]) for one in self.known if name in one.attempts]
+            mean, p90 = statistics.mean_and_p90([one.regret(attempt.loss) for one, attempt in attempts])
+            found[name] = {
+                "mean_regret": mean.to_dict(),
+                "p90_regret": p90.to_dict(),
+                "diverged": sum(not attempt.loss <= DIVERGED for _, attempt in attempts),
+                "target_steps": sum(attempt.steps for _, attempt in attempts) / len(attempts),
+            }
+        return found
+
+    def drift(self) -> dict[str, float]:
+        """Return by how many octaves the searched rate differs over the widths of one shape, for every shape."""
+        rates: dict[str, list[float]] = {}
+        for one in self.known:
+            if one.architecture.width is not None and one.true_lr is not None:
+                rates.setdefault(one.architecture.shape, []).append(one.true_lr)
+        return {shape: math.log2(max(found) / min(found)) for shape, found in rates.items() if len(found) > 1}
+
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the figures as plain values; `rows` has the architectures one by one."""
+        methods = {name: statistics.to_dict(figures) for name, figures in self.summary().items()}
+        for name, figures in methods.items():
+            choices = [one.choices[name] for one in self.known]
+            figures["diverged"] = sum(not choice.loss <= DIVERGED for choice in choices)
+            figures["target_steps"] = sum(choice.steps for choice in choices) / len(choices)
         return {
             "family": self.family.name,
             "title": self.family.title,
@@ -88,49 +146,74 @@ class FamilyResult:
             "calibrates": self.family.calibrates,
             "base_lr": self.base_lr,
             "n": len(self.known),
-            "without_truth": [one.architecture.name for one in self.measured if one.true_lr is None],
-            "methods": {name: statistics.to_dict(figures) for name, figures in self.summary().items()},
-            "architectures": [one.to_dict() for one in self.measured],
+            "without_truth": {one.architecture.name: one.status for one in self.measured if one.true_lr is None},
+            "methods": methods,
+            "rivals": self.rivals(),
+            "drift": self.drift(),
+            "measured_on": [asdict(origin) for origin in self.origins],
         }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat row for every architecture; what is not known or diverged is None."""
+        found = []
+        for one in self.measured:
+            row: dict[str, Any] = {"family": self.family.name, **asdict(one.architecture)}
+            row |= {"status": one.status, "true_lr": one.true_lr, "best_loss": _number(one.best_loss)}
+            tried: dict[str, Choice | Attempt] = {**one.choices, **one.attempts} if one.true_lr is not None else {}
+            for name, choice in tried.items():
+                row |= {f"{name} lr": choice.lr, f"{name} loss": _number(choice.loss)}
+            found.append(row)
+        return found
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def run(
     families: Sequence[Family], place: Place, training: Training, notify: Notify = lambda _: None
 ) -> Iterator[FamilyResult]:
-    """Measure families and yield each when its last architecture is done."""
-    ledger = Ledger(place.ledger, "digits" if place.data is None else "cifar10", training)
+    """Measure families and yield each when its last architecture is done; one whose base has no truth is left out."""
+    ledger = Ledger(place.ledger, "digits" if place.data is None else "cifar10", training, place.precision)
     bases = {
         family.setting: Task(family.name, family.setting, family.base, {}, ledger.known(family.setting, family.base))
         for family in families
     }
     found: dict[Setting, Measured] = {}
+    finished, total = 0, len(bases) + sum(len(family.architectures) for family in families)
+    notify(Progress(0, total, "searching the bases"))
     with _Workers(place, training) as workers:
         for task, measured in workers.measured(bases.values()):
             found[task.setting] = measured
             ledger.note(task.setting, measured)
-            notify(f"base of {task.family}: learning rate {measured.true_lr or math.nan:.4g}")
+            finished += 1
+            rate = f"learning rate {measured.true_lr:.4g}" if measured.true_lr else measured.status
+            notify(Progress(finished, total, f"base of {task.family}: {rate}"))
         tasks: list[Task] = []
-        waiting: dict[str, int] = {}
         done: dict[str, dict[Architecture, Measured]] = {}
         for family in families:
             base = found[family.setting]
             if base.true_lr is None:
-                notify(f"{family.name} skipped: the search of its base ended as '{base.status}'")
+                total -= len(family.architectures)
+                notify(Progress(finished, total, f"{family.name} left out: the search of its base says {base.status}"))
                 continue
-            waiting[family.name], done[family.name] = len(family.architectures), {}
+            done[family.name] = {}
             for architecture in family.architectures:
                 picked = predictions(family.setting, architecture, family.base, base.true_lr)
                 known = ledger.known(family.setting, architecture)
                 tasks.append(Task(family.name, family.setting, architecture, picked, known, family.rivals))
         by_name = {family.name: family for family in families}
         for task, measured in workers.measured(tasks):
-            family = by_name[task.family]
+            family, own = by_name[task.family], done[task.family]
             ledger.note(task.setting, measured)
-            done[task.family][task.architecture] = measured
-            waiting[task.family] -= 1
-            if not waiting[task.family]:
-                ordered = tuple(done[task.family][a] for a in family.architectures)
-                yield FamilyResult(family, found[family.setting].true_lr or math.nan, ordered)
+            own[task.architecture] = measured
+            finished += 1
+            notify(Progress(finished, total, f"{family.name}: {task.architecture.name}"))
+            if len(own) == len(family.architectures):
+                ordered = tuple(own[architecture] for architecture in family.architectures)
+                networks = (family.base, *family.architectures)
+                origins = set[Origin]().union(*(ledger.origin(family.setting, network) for network in networks))
+                yield FamilyResult(family, found[family.setting].true_lr or math.nan, ordered, tuple(sorted(origins)))
 
 
 class _Workers:
@@ -139,6 +222,7 @@ class _Workers:
     def __init__(self, place: Place, training: Training) -> None:
         self.place, self.training = place, training
         self.pool: ProcessPoolExecutor | None = None
+        self.others = set(multiprocessing.active_children())
 
     def __enter__(self) -> _Workers:
         if self.place.workers > 1:
@@ -152,7 +236,7 @@ class _Workers:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:  # do not wait for measurements that nobody will read
-            for process in multiprocessing.active_children():
+            for process in set(multiprocessing.active_children()) - self.others:
                 process.kill()
         if self.pool:
             self.pool.shutdown(cancel_futures=True)
@@ -162,9 +246,29 @@ class _Workers:
             for task in tasks:
                 yield task, _measured(task)
             return
-        futures = {self.pool.submit(_measured, task): task for task in tasks}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        with _interrupts_held():
+            futures = {self.pool.submit(_measured, task): task for task in tasks}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise SearchError(
+                "a worker process died, for want of memory perhaps; what was measured is in the ledger, if there is "
+                "one: go on with fewer workers"
+            ) from None
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Start processes that an interrupt from the keyboard does not reach: this one hears it, later, and ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _here: dict[str, Any] = {}
@@ -200,4 +304,4 @@ def _measured(task: Task) -> Measured:
             torch.cuda.empty_cache()
 
 
-__all__ = ["METHODS", "FamilyResult", "Place", "run"]
+__all__ = ["METHODS", "FamilyResult", "Place", "Progress", "run"]

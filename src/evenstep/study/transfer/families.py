@@ -43,6 +43,15 @@ class Architecture:
     kernel_size: int = 3
     width: int | None = None
 
+    @property
+    def shape(self) -> str:
+        """The name without the width."""
+        return self.name.removesuffix(f", width {self.width}")
+
+    def at_width(self, width: int) -> Architecture:
+        """Return the same shape at another width."""
+        return replace(self, name=f"{self.shape}, width {width}", width=width)
+
 
 @dataclass(frozen=True)
 class Family:
@@ -109,7 +118,7 @@ def structured() -> tuple[Architecture, ...]:
     found = [Architecture(f"chain {n}", codes.chain_code(n)) for n in (1, 2, 3, 4, 6, 8, 11, 15, 20)]
     found += [Architecture(f"residual {n}", codes.residual_code(n)) for n in (2, 4, 6, 8, 12, 16)]
     found += [Architecture(f"dense {n}", codes.dense_code(n)) for n in (2, 3, 4, 5, 6, 7)]
-    found += [Architecture(f"skip-all {n}", codes.skip_all_code(n)) for n in (2, 3, 5, 8)]
+    found += [Architecture(f"skip-all {n}", codes.skip_all_code(n)) for n in (3, 5, 8)]
     branches = ((2, 2), (2, 4), (4, 2), (4, 4), (8, 2), (3, 6))
     return tuple(found + [Architecture(f"branches {k} x {n}", codes.branches_code(k, n)) for k, n in branches])
 
@@ -187,7 +196,7 @@ WIDTHS = (64, 128, 256, 512, 1024, 2048)
 def over_width() -> tuple[Architecture, ...]:
     """Return one shallow, one deep and one residual network at all widths."""
     shapes = (("chain 1", "2"), ("chain 4", codes.chain_code(4)), ("residual 4", codes.residual_code(4)))
-    return tuple(Architecture(f"{name}, width {w}", code, width=w) for name, code in shapes for w in WIDTHS)
+    return tuple(Architecture(name, code).at_width(width) for name, code in shapes for width in WIDTHS)
 
 
 RIVALS: dict[str, tuple[str, ...]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +22,48 @@ from evenstep.study.transfer.measure import (
 )
 
 
+@dataclass(frozen=True, order=True, slots=True)
+class Origin:
+    """Where a measurement was made; an empty text stands for what is not known."""
+
+    device: str
+    torch: str
+    commit: str
+    precision: str
+
+    @classmethod
+    def of(cls, provenance: dict[str, Any]) -> Origin:
+        """Return the origin that a provenance tells."""
+        known = (
+            provenance.get("device"),
+            provenance.get("versions", {}).get("torch"),
+            provenance.get("commit"),
+            provenance.get("precision"),
+        )
+        return cls(*(value or "" for value in known))
+
+
 class Ledger:
     """Hold the losses over learning rates of measured architectures, in a file of JSON lines, or in memory only.
 
-    Later lines of an architecture add to earlier ones. A last line that was cut off is dropped.
+    Later lines of an architecture add to earlier ones. A last line that was cut off is dropped. `precision` is written
+    beside new measurements.
     """
 
-    def __init__(self, path: Path | None, data: str, training: Training) -> None:
-        self.path, self.data, self.training = path, data, training
+    def __init__(self, path: Path | None, data: str, training: Training, precision: str | None = None) -> None:
+        self.path, self.data, self.training, self.precision = path, data, training, precision
         self.entries: dict[str, Known] = {}
+        self.origins: dict[str, set[Origin]] = {}
         if path is not None and path.exists():
             self._read(path)
 
     def known(self, setting: Setting, architecture: Architecture) -> Known:
         """Return what is known of an architecture."""
         return self.entries.get(self._key(setting, architecture), Known())
+
+    def origin(self, setting: Setting, architecture: Architecture) -> set[Origin]:
+        """Return where an architecture was measured."""
+        return self.origins.get(self._key(setting, architecture), set())
 
     def note(self, setting: Setting, measured: Measured) -> None:
         """Add what a measurement has that was not known."""
@@ -46,7 +73,11 @@ class Ledger:
         attempts = {name: one for name, one in measured.attempts.items() if name not in before.attempts}
         before.curve.update(curve)
         before.attempts.update(attempts)
-        if self.path is None or not (curve or attempts):
+        if not (curve or attempts):
+            return
+        where = provenance() | {"precision": self.precision}
+        self.origins.setdefault(key, set()).add(Origin.of(where))
+        if self.path is None:
             return
         line = {
             "key": key,
@@ -54,7 +85,7 @@ class Ledger:
             "architecture": asdict(measured.architecture),
             "curve": curve_to_list(curve),
             "rivals": attempts_to_dict(attempts),
-            "provenance": provenance(),
+            "provenance": where,
         }
         try:
             with self.path.open("a") as file:
@@ -69,16 +100,35 @@ class Ledger:
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:24]
 
     def _read(self, path: Path) -> None:
-        lines = path.read_text().split("\n")
+        try:
+            lines = path.read_text().split("\n")
+        except (OSError, ValueError) as error:
+            raise StoreError(f"the ledger '{path}' cannot be read ({error}); give another file") from None
         for number, line in enumerate(lines, 1):
             if not line:
                 continue
             try:
                 entry = json.loads(line)
-                known = self.entries.setdefault(entry["key"], Known())
-                known.curve.update(curve_from_list(entry["curve"]))
-                known.attempts.update(attempts_from_dict(entry.get("rivals", {})))
-            except (ValueError, KeyError, TypeError):
+                key: str = entry["key"]
+                curve, attempts = curve_from_list(entry["curve"]), attempts_from_dict(entry.get("rivals", {}))
+                origin = Origin.of(entry["provenance"])
+            except (ValueError, KeyError, TypeError, AttributeError):
                 if number < len(lines):
                     raise StoreError(f"line {number} of the ledger '{path}' cannot be read; remove that line") from None
-                path.write_text("\n".join([*lines[:-1], ""]))
+                self._rewrite(path, lines[:-1])
+                return
+            known = self.entries.setdefault(key, Known())
+            known.curve.update(curve)
+            known.attempts.update(attempts)
+            self.origins.setdefault(key, set()).add(origin)
+        if lines[-1]:  # whole but for its end: the next line must not be joined to it
+            self._rewrite(path, lines)
+
+    def _rewrite(self, path: Path, lines: list[str]) -> None:
+        """Write lines anew, in one step."""
+        beside = path.with_name(path.name + ".new")
+        try:
+            beside.write_text("".join(line + "\n" for line in lines))
+            beside.replace(path)
+        except OSError as error:
+            raise StoreError(f"the ledger '{path}' cannot be written ({error}); give another file") from None

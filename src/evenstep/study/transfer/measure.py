@@ -13,6 +13,7 @@ import numpy as np
 from evenstep.rules import Plan, Rule, plan_graph
 from evenstep.rules.paths import Paths
 from evenstep.search import Engine, search_lr
+from evenstep.search.fleet import step_count
 from evenstep.search.grid import OCTAVE, rate_at
 from evenstep.search.job import Data, Job
 from evenstep.search.recipe import Recipe, Schedule, constant_schedule
@@ -59,10 +60,14 @@ class Training:
 
 @dataclass(frozen=True)
 class Choice:
-    """A method's rate for one architecture, and the losses of its seeds there (infinite where they diverged)."""
+    """A method's rate for one architecture, and the losses of its seeds there (infinite where they diverged).
+
+    `steps` is what finding the rate cost on the target itself; methods that look at the base only cost none.
+    """
 
     lr: float
     losses: tuple[float, ...]
+    steps: int = 0
 
     @property
     def loss(self) -> float:
@@ -71,6 +76,10 @@ class Choice:
 
 
 Curve = dict[float, tuple[float, ...]]
+SEARCHED = "searched"  # the method that tunes the target itself: what all others are held against
+CLASSES = 10
+GUESSING = math.log(CLASSES)  # nats: the loss of one who guesses
+DIVERGED = 10.0  # nats: a training that ends above has diverged, if its loss is finite or not
 
 
 @dataclass(frozen=True)
@@ -100,9 +109,14 @@ class Measured:
         """The smallest mean loss at any rate, chosen ones included."""
         return min(means(self.curve).values())
 
-    def regret(self, method: str) -> float:
-        """Return how much a method's choice loses to the best, in nats."""
-        return self.choices[method].loss - self.best_loss
+    def regret(self, loss: float) -> float:
+        """Return how much a mean loss over seeds loses to the best, in nats.
+
+        A loss above that of guessing, infinite or not, counts as guessing's: who diverges has learned nothing, and all
+        methods keep a mean that can be compared. The rule is the same for methods and rivals.
+        """
+        best = self.best_loss
+        return min(loss, max(GUESSING, best)) - best
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; diverged losses are None."""
@@ -115,7 +129,11 @@ class Measured:
             "true_lr": self.true_lr,
             "curve": curve_to_list(self.curve),
             "choices": {
-                name: {"lr": choice.lr, "losses": [_finite(loss) for loss in choice.losses]}
+                name: {
+                    "lr": choice.lr,
+                    "losses": [_finite(loss) for loss in choice.losses],
+                    "target_steps": choice.steps,
+                }
                 for name, choice in self.choices.items()
             },
             "rivals": attempts_to_dict(self.attempts),
@@ -147,6 +165,10 @@ class Bench:
             on_failure="return",
         )
         return dict(zip(found.grid, found.losses, strict=True))
+
+    def steps(self, setting: Setting, rates: int) -> int:
+        """Return how many steps the training of all seeds at so many rates takes."""
+        return rates * self.training.seeds * step_count(len(self.data[0]), self._recipe(setting))
 
     def attempt(self, rival: str, setting: Setting, architecture: Architecture) -> Attempt:
         """Return what a rival makes of an architecture."""
@@ -195,10 +217,12 @@ def measure(
 ) -> Measured:
     """Search an architecture over octaves, then over all quarter octaves around the best, and train at picked rates.
 
-    `known` holds what was measured before; nothing is trained twice. `asked` names the rivals to try.
+    The searched rate is trained like a picked one, where any is asked for: its regret is what tuning the target itself
+    leaves. `known` holds what was measured before; nothing is trained twice. `asked` names the rivals to try.
     """
     known = known or Known()
-    curve, attempts = dict(known.curve), dict(known.attempts)
+    curve = dict(known.curve)
+    picked = {name: _as_known(lr, curve) for name, lr in picked.items()}
     start = picked.get("weighted", 2.0**-9 if setting.optimizer == "adam" else 0.5)
     centre = OCTAVE * round(math.log2(start))
     status = "unknown"
@@ -214,10 +238,18 @@ def measure(
             status = "unknown"
     choices = {name: Choice(lr, curve[lr]) for name, lr in picked.items() if lr in curve}
     true_lr = _minimum(curve) if status == "ok" else None
-    for rival in asked:
-        if rival not in attempts:
-            attempts[rival] = bench.attempt(rival, setting, architecture)
+    if true_lr is not None and picked:
+        lr = _as_known(true_lr, curve)
+        if lr not in curve:
+            curve |= bench.losses(setting, architecture, [lr])
+        choices[SEARCHED] = Choice(lr, curve[lr], bench.steps(setting, len(_on_lattice(curve))))
+    attempts = {rival: known.attempts.get(rival) or bench.attempt(rival, setting, architecture) for rival in asked}
     return Measured(architecture, status, true_lr, curve, choices, attempts)
+
+
+def _as_known(rate: float, curve: Curve) -> float:
+    """Return a rate as it was trained before, if it differs by rounding alone: another machine adds up otherwise."""
+    return next((known for known in curve if math.isclose(known, rate, rel_tol=1e-9)), rate)
 
 
 REACH = 6  # octaves beyond the first ones after which a search gives up
@@ -283,9 +315,11 @@ def _minimum(curve: Curve) -> float:
             break
         high += 1
     near = {*ordered[low : high + 1], *(position for position in ordered if abs(position - best) <= OCTAVE // 2)}
+    if len(near) < 3:
+        return rate_at(1.0, best)
     x = np.array(sorted(near), dtype=float) - best
     curvature, slope, _ = np.polyfit(x, [found[position] for position in sorted(near)], 2)
-    if len(near) < 3 or curvature <= 0:
+    if curvature <= 0:
         return rate_at(1.0, best)
     vertex = min(max(-slope / (2 * curvature), float(x[0])), float(x[-1]))
     return math.pow(2.0, (best + vertex) / OCTAVE)

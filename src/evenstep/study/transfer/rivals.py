@@ -28,6 +28,11 @@ class Attempt:
     losses: tuple[float, ...]
     steps: int
 
+    @property
+    def loss(self) -> float:
+        """The mean loss over seeds."""
+        return sum(self.losses) / len(self.losses)
+
 
 def range_test(job: Job, data: Data) -> float:
     """Return the rate at which a run with exponentially growing rate improves fastest.
@@ -57,6 +62,8 @@ def range_test(job: Job, data: Data) -> float:
         lowest = min(lowest, loss)
         rates.append(rate)
         smoothed.append(loss)
+    if len(smoothed) < 2:  # diverged at once
+        return low
     slopes = np.gradient(np.array(smoothed))[10:-1]
     return rates[10 + int(slopes.argmin())] if len(slopes) else rates[-1]
 

@@ -1,0 +1,138 @@
+"""`evenstep check`: whether networks of other widths or depths take equal steps."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evenstep.cli.search import _data as load_data
+from evenstep.cli.target import load_function
+from evenstep.errors import InputError
+
+if TYPE_CHECKING:
+    from evenstep.search import Check
+
+
+def check(
+    target: Annotated[
+        str,
+        typer.Argument(help="'package.module:function' or 'file.py:function'; called with a size, returns a model."),
+    ],
+    *,
+    over: Annotated[str, typer.Option(help="What is varied and its values, such as width=64,128,256.")],
+    data: Annotated[
+        str, typer.Option(help="'digits', a file .npz or .pt with inputs and targets, or 'file.py:function'.")
+    ] = "digits",
+    lr: Annotated[float | None, typer.Option(help="The base's learning rate [0.1; adam 0.01].")] = None,
+    optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
+    rule: Annotated[str, typer.Option(help="weighted, paths, constant or mup.")] = "weighted",
+    init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
+    steps: Annotated[int, typer.Option(help="Real optimiser steps to take.")] = 3,
+    batch_size: Annotated[int, typer.Option(help="Examples in the batch.")] = 64,
+    seeds: Annotated[int, typer.Option(help="Seeds for weights and batch.")] = 8,
+    compare: Annotated[str, typer.Option(help="layers, last (what the readout reads), or auto.")] = "auto",
+    tolerance: Annotated[
+        float | None, typer.Option(help="Slope let pass [layers 0.25, last 0.5; names: 1 octave].")
+    ] = None,
+    on_unknown: Annotated[str, typer.Option(help="raise, or identity to let unknown operators through.")] = "raise",
+    picture: Annotated[Path | None, typer.Option(help="Where to draw the changes.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check that networks move alike in their first steps; exit code 1 if they do not."""
+    from rich.console import Console
+
+    what, values = _over(over)
+    rate = lr if lr is not None else 0.01 if optimizer == "adam" else 0.1
+    if picture is not None and not picture.parent.is_dir():
+        raise InputError(f"there is no folder '{picture.parent}' for the picture; make it, or give another --picture")
+    # Loaded here: torch takes seconds, and wrong options are said before.
+    from evenstep.module import plan
+    from evenstep.search import check as check_networks
+    from evenstep.search.job import made
+    from evenstep.search.tensors import as_tensors
+
+    tensors = as_tensors(load_data(data))
+    make: Callable[..., Any] = load_function(target, returns="a model for a size")
+    networks = {}
+    for value in values:
+        one = partial(make, value)
+        planned = plan(
+            made(one, 0),
+            tensors[0][: min(2, len(tensors[0]))],
+            base=rate,
+            rule=rule,
+            init=init,  # type: ignore[arg-type]
+            optimizer=optimizer,  # type: ignore[arg-type]
+            on_unknown=on_unknown,  # type: ignore[arg-type]
+        )
+        networks[value] = (one, planned)
+    with Console(stderr=True).status("checking") as status:
+        found = check_networks(
+            networks,
+            tensors,
+            steps=steps,
+            batch_size=batch_size,
+            seeds=seeds,
+            compare=compare,  # type: ignore[arg-type]
+            tolerance=tolerance,
+            notify=lambda label: status.update(f"checking {what} {label}"),
+        )
+    if picture is not None:
+        _draw(found, what, picture)
+    if as_json:
+        print(json.dumps({"over": what, "rule": rule, "init": init, **found.to_dict()}))
+    else:
+        _print(found, what)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def _over(text: str) -> tuple[str, list[int] | list[float] | list[str]]:
+    """Return what is varied and its values: whole numbers, numbers, or else names."""
+    what, equals, listed = text.partition("=")
+    values = [part.strip() for part in listed.split(",") if part.strip()]
+    if not equals or not what.strip() or len(values) < 2:
+        raise InputError(f"--over is '{text}'; give a name and two values or more, such as width=64,128,256")
+    if len(set(values)) < len(values):
+        raise InputError(f"--over is '{text}', with a value twice; give each once")
+    # Not by trying int(): that reads the code '2_02' as the number 202.
+    if all(re.fullmatch(r"\d+", value) for value in values):
+        return what.strip(), [int(value) for value in values]
+    if all(re.fullmatch(r"\d*\.?\d+(e[+-]?\d+)?", value) for value in values):
+        return what.strip(), [float(value) for value in values]
+    return what.strip(), values
+
+
+def _print(found: Check, what: str) -> None:
+    labels = [str(network.label) for network in found.networks]
+    trends = (*found.trends, *found.shown)
+    rows = [
+        [f"{value:.3g} ({after:.3g})" for value, after in zip(trend.values, trend.later, strict=True)]
+        for trend in trends
+    ]
+    wide = max(len(trend.signal) for trend in trends)
+    column = 3 + max(len(cell) for row in (labels, *rows) for cell in row)
+    print(f"change by the first step over {what}, to first order; in brackets: after {found.steps} real steps")
+    head = "octaves" if found.named else "slope"
+    print(" " * wide + "".join(f"{label:>{column}}" for label in labels) + f"{head:>10}")
+    for trend, row in zip(trends, rows, strict=True):
+        mark = "  (not judged)" if trend in found.shown else "" if abs(trend.slope) <= found.tolerance else "  <-"
+        print(f"{trend.signal:<{wide}}" + "".join(f"{cell:>{column}}" for cell in row) + f"{trend.slope:>+10.2f}{mark}")
+    print(found)
+
+
+def _draw(found: Check, what: str, picture: Path) -> None:
+    from evenstep.report.check import draw_check
+
+    try:
+        draw_check(found, what, picture)
+    except OSError as error:
+        raise InputError(
+            f"the picture cannot be written to '{picture}': {error.strerror}; give another --picture"
+        ) from None

@@ -1,0 +1,174 @@
+"""The transfer benchmark shown: pictures of predicted against searched rates, and tables in Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+from evenstep.errors import InputError
+from evenstep.study.transfer.benchmark import FamilyResult
+
+COLOURS = {"constant": "#8a8a8a", "paths": "#c9702b", "paths+2": "#5f8f3e", "weighted": "#1b6ca8"}
+MARKERS = {"constant": "s", "paths": "^", "paths+2": "v", "weighted": "o"}
+BEGIN, END = "<!-- transfer table -->", "<!-- end -->"
+
+
+def draw_transfer(result: FamilyResult, path: Path) -> None:
+    """Write the picture of a family: every method's rate over the searched one; on the line they are equal."""
+    figure = Figure(figsize=(5.6, 5.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    true = [one.true_lr for one in result.known if one.true_lr is not None]
+    shown = {name: [one.choices[name].lr for one in result.known] for name in COLOURS if result.known}
+    every = [*true, *(rate for rates in shown.values() for rate in rates)]
+    for name, rates in shown.items():
+        axes.plot(
+            true,
+            rates,
+            MARKERS[name],
+            color=COLOURS[name],
+            markersize=5,
+            alpha=0.75,
+            markeredgewidth=0,
+            label=name,
+        )
+    if every:
+        ends = min(every) / 1.3, max(every) * 1.3
+        axes.plot(ends, ends, "-", color="#444444", linewidth=0.8, zorder=0)
+        axes.fill_between(
+            ends, [end / 2 for end in ends], [end * 2 for end in ends], color="#444444", alpha=0.07, linewidth=0
+        )
+        axes.set(xlim=(min(true) / 1.3, max(true) * 1.3), ylim=ends)
+        axes.legend(frameon=False, fontsize=8)
+    axes.set(xscale="log", yscale="log", xlabel="searched learning rate", ylabel="learning rate from the base alone")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    axes.set_title(f"{result.family.title} (n = {len(true)}; band: a factor of 2)", fontsize=9, loc="left")
+    figure.savefig(path, dpi=130)
+
+
+def write_rows(results: Sequence[FamilyResult], path: Path) -> None:
+    """Write every architecture of all families as one row of a CSV file."""
+    rows = [row for result in results for row in result.rows()]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def markdown(record: Mapping[str, Any]) -> str:
+    """Return a record's tables: mean regrets at a glance, all figures, rivals, drift over width, what has no truth."""
+    families: list[dict[str, Any]] = record["results"]["families"]
+    judged = [one for one in families if not one["calibrates"]]
+    fitted = [one for one in families if one["calibrates"]]
+    parts = [_certificate(record)]
+    for title, some in (("Mean regret, nats", judged), ("Mean regret on the families rules were fitted on", fitted)):
+        if some:
+            parts.append(f"### {title}\n\n" + _at_a_glance(some))
+    parts.append("### All figures\n\n" + _all_figures(families))
+    if rivals := [one for one in families if one["rivals"]]:
+        parts.append("### Rivals, on the target itself\n\n" + _rivals(rivals))
+    if widths := [one for one in families if one["drift"]]:
+        rows = [[one["family"], shape, f"{octaves:.2f}"] for one in widths for shape, octaves in one["drift"].items()]
+        parts.append("### Drift of the searched rate over width\n\n" + _table(["family", "shape", "octaves"], rows))
+    if lost := [(one["family"], name, status) for one in families for name, status in one["without_truth"].items()]:
+        parts.append("### Without a truth, and not counted\n\n" + _table(["family", "network", "search"], lost))
+    if left_out := record["results"]["left_out"]:
+        parts.append("Left out, the search of their base having no answer: " + ", ".join(left_out) + ".")
+    return "\n\n".join(parts)
+
+
+def with_table(page: str, table: str) -> str:
+    """Return a page with a table between its marks, in place of what is there."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise InputError(f"the page has no lines '{BEGIN}' and '{END}'; put them where the table belongs")
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+def shown(figure: Mapping[str, float | None], digits: int = 3, *, interval: bool = False) -> str:
+    """Return a figure as text, with its interval if asked for; a dash where it is not defined."""
+    value, low, high = figure["value"], figure["low"], figure["high"]
+    if value is None:
+        return "–"
+    text = f"{value:.{digits}f}"
+    if not interval or low is None or high is None:
+        return text
+    return f"{text} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def _certificate(record: Mapping[str, Any]) -> str:
+    config = record["config"]
+    training = config["training"]
+    epochs = "1 epoch" if training["epochs"] == 1 else f"{training['epochs']} epochs"
+    decay = ", cosine decay" if training["cosine"] else ""
+    places = {tuple(one.values()) for family in record["results"]["families"] for one in family["measured_on"]}
+    where = (
+        f"{device}, torch {torch}, commit {commit or 'unknown'}, {precision or 'precision not noted'}"
+        for device, torch, commit, precision in sorted(places)
+    )
+    return (
+        f"Scale `{config['scale']}` on {config['data']}: {epochs}{decay}, batch {training['batch_size']}, "
+        f"{training['seeds']} seeds. Measured on: {'; '.join(where)}."
+    )
+
+
+def _at_a_glance(families: Sequence[Mapping[str, Any]]) -> str:
+    methods = _methods(families)
+    rows = []
+    for one in families:
+        row = [f"{one['title']} (`{one['family']}`)", str(one["n"])]
+        for method in methods:
+            figures = one["methods"].get(method)
+            row.append("–" if figures is None else shown(figures["mean_regret"]) + _lost(figures["diverged"]))
+        rows.append(row)
+    return _table(["family", "n", *methods], rows)
+
+
+def _lost(diverged: int) -> str:
+    return f" [{diverged}]" if diverged else ""
+
+
+def _all_figures(families: Sequence[Mapping[str, Any]]) -> str:
+    head = ["family", "method", "n", "mean regret (95%)", "p90 regret", "r", "r of logs", "Kendall's tau"]
+    head += ["median error, octaves", "p90 error", "diverged", "target steps"]
+    rows = []
+    for one in families:
+        for method, figures in one["methods"].items():
+            row = [one["family"], method, str(one["n"]), shown(figures["mean_regret"], interval=True)]
+            row += [shown(figures["p90_regret"])]
+            row += [shown(figures[name], 2) for name in ("pearson", "pearson_log", "kendall")]
+            row += [shown(figures[name], 2) for name in ("median_error", "p90_error")]
+            rows.append([*row, str(figures["diverged"]), f"{figures['target_steps']:.0f}"])
+    return _table(head, rows)
+
+
+def _rivals(families: Sequence[Mapping[str, Any]]) -> str:
+    rows = []
+    for one in families:
+        beside = {name: one["methods"][name] for name in ("weighted", "searched") if name in one["methods"]}
+        for name, figures in (*one["rivals"].items(), *beside.items()):
+            row = [one["family"], name, shown(figures["mean_regret"], interval=True), shown(figures["p90_regret"])]
+            rows.append([*row, str(figures["diverged"]), f"{figures['target_steps']:.0f}"])
+    return _table(
+        ["family", "rival", "mean loss above the best (95%)", "p90", "diverged", "cost in target steps"], rows
+    )
+
+
+def _methods(families: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(method for one in families for method in one["methods"]))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,219 @@
+"""How far the first optimiser steps move what each layer of one network gives.
+
+All on one fixed batch: the first step to first order, by forward-mode differentiation along it, then real steps.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from evenstep.module.apply import matched
+from evenstep.module.unwrap import named_parameters, own_name, unwrapped
+from evenstep.rules import Plan
+from evenstep.rules.roles import roles
+from evenstep.search.job import Data, Job
+from evenstep.search.recipe import Recipe
+from evenstep.search.steppers import stepper_for
+
+Values = dict[str, Tensor]
+# Of the parameters' size: how far to go where a difference stands in for a derivative.
+_SMALL = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Hold root mean squares, over units and examples, of one recorded signal.
+
+    `start` is its size before training; `predicted` its change by the first step, to first order; `changes` its change
+    against the start after each real step.
+    """
+
+    start: float
+    predicted: float
+    changes: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Say which modules are listened to: those with weights, by name, and which of them give the output."""
+
+    layers: Mapping[str, nn.Module]
+    readouts: tuple[str, ...]
+
+    @property
+    def last(self) -> tuple[str, ...]:
+        """Name what readouts read, the last hidden vertex; the last layer where a network has no readout."""
+        return tuple(map(read_by, self.readouts)) or tuple(self.layers)[-1:]
+
+
+def read_by(readout: str) -> str:
+    """Name the signal that a readout reads: the last hidden vertex, behind its activation and pool."""
+    return f"{readout} reads"
+
+
+def places(model: nn.Module, plan: Plan) -> Places:
+    """Return the modules that own a weight on a path from input to output, in the model's order."""
+    use = roles(plan.graph.live())
+    wanted = {p.name for p in plan.graph.parameters if p.role == "weight" and p.name in use.edges_of}
+    name_of = {id(tensor): name for name, tensor in named_parameters(model).items() if name in wanted}
+    layers: dict[str, nn.Module] = {}
+    readouts = []
+    for path, module in unwrapped(model).named_modules():
+        held = [name_of[id(p)] for p in module.parameters(recurse=False) if id(p) in name_of]
+        if held:
+            name = own_name(path) or type(module).__name__
+            layers[name] = module
+            if all(use.place_of(parameter) == "readout" for parameter in held):
+                readouts.append(name)
+    return Places(layers, tuple(readouts))
+
+
+def measure(job: Job, data: Data, *, lr: float, steps: int, seed: int) -> dict[str, Changes]:
+    """Return the changes of every recorded signal of a job's network under one seed's weights and batch.
+
+    The step that is differentiated along is the optimiser's own first step. All steps see the same batch, and random
+    layers draw alike in every forward, so that nothing but the parameters differs.
+    """
+    order = torch.randperm(len(data[0]), generator=torch.Generator().manual_seed(seed))
+    index = order[: job.recipe.batch_size].to(data[0].device)
+    model = unwrapped(job.start(seed)).to(data[0].device).train()
+    return _Bench(model, job.plan, job.recipe, (data[0][index], data[1][index]), lr, seed).run(steps)
+
+
+@dataclass
+class _Bench:
+    """One network on one batch; its parameters are values that are passed around, the module is never changed."""
+
+    model: nn.Module
+    plan: Plan
+    recipe: Recipe
+    batch: Data
+    lr: float
+    seed: int
+    places: Places = field(init=False)
+    buffers: Values = field(init=False)
+    names: list[str] = field(init=False)
+    rates: list[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.places = places(self.model, self.plan)
+        self.buffers = {name: buffer.detach().clone() for name, buffer in self.model.named_buffers()}
+        pairs = matched(self.model, self.plan)
+        full = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        self.names = [full[id(parameter)] for _, parameter in pairs]
+        self.rates = [parameter.new_tensor(self.lr * planned.lr_scale) for planned, parameter in pairs]
+
+    def run(self, steps: int) -> dict[str, Changes]:
+        values = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
+        start = self.signals(values)
+        predicted = self.first_order(values)
+        moving = [values[name] for name in self.names]
+        stepper = stepper_for(self.recipe, moving)
+        found: dict[str, list[float]] = {name: [] for name in start}
+        for _ in range(steps):
+            stepper.step_(moving, self.gradients(values), self.rates)
+            for name, signal in self.signals(values).items():
+                found[name].append(_rms(signal - start[name]))
+        return {
+            name: Changes(_rms(start[name]), _rms(predicted[name]), tuple(changes)) for name, changes in found.items()
+        }
+
+    def signals(self, values: Values) -> Values:
+        """Return every recorded signal under given parameters."""
+        with torch.no_grad():
+            return self._listen(values)
+
+    def gradients(self, values: Values) -> list[Tensor]:
+        """Return the loss's gradients, zero where a parameter is not used."""
+        trained = {name: values[name].detach().requires_grad_() for name in self.names}
+        loss = self.recipe.loss(self._forward(values | trained), self.batch[1])
+        return list(torch.autograd.grad(loss, list(trained.values()), allow_unused=True, materialize_grads=True))
+
+    def first_order(self, values: Values) -> Values:
+        """Return the derivative of every signal along the optimiser's first step."""
+        gradients = self.gradients(values)
+        # Taken from zero, the optimiser's step is the move itself, not rounded against the parameters' size.
+        move = [torch.zeros_like(gradient) for gradient in gradients]
+        stepper_for(self.recipe, move).step_(move, gradients, self.rates)
+        along = dict(zip(self.names, move, strict=True))
+        try:
+            at = {name: values[name] for name in self.names}
+            with warnings.catch_warnings():
+                # torch's own, when forward-mode differentiation loads for the first time.
+                warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
+                change: Values = jvp(lambda moving: self._listen(values | moving), (at,), (along,))[1]
+        except RuntimeError:  # the forward ran before: an operator in it has no forward-mode derivative
+            return self._difference(values, along)
+        return change
+
+    def _difference(self, values: Values, along: Values) -> Values:
+        """Return the derivative of every signal along a move as a central difference."""
+        length = _length(along.values())
+        small = _SMALL * _length([values[name] for name in along]) / length if length else 1.0
+        ahead, behind = (
+            self.signals(values | {name: values[name] + side * move for name, move in along.items()})
+            for side in (small, -small)
+        )
+        return {name: (ahead[name] - behind[name]) / (2 * small) for name in ahead}
+
+    def _listen(self, values: Values) -> Values:
+        found: dict[str, list[Tensor]] = {}
+        with _listening(self.places, found):
+            self._forward(values)
+        # A layer that is used several times is recorded as one signal.
+        return {name: torch.cat([part.flatten() for part in parts]) for name, parts in found.items()}
+
+    def _forward(self, values: Values) -> Any:
+        buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        inputs = self.batch[0]
+        on_gpu = inputs.device.type == "cuda"
+        # The plain form of attention is the one with a forward-mode derivative.
+        with torch.random.fork_rng(devices=[inputs.device] if on_gpu else []), sdpa_kernel(SDPBackend.MATH):
+            torch.manual_seed(self.seed) if on_gpu else torch.default_generator.manual_seed(self.seed)
+            return functional_call(self.model, (values, buffers), (inputs,))
+
+
+@contextmanager
+def _listening(where: Places, found: dict[str, list[Tensor]]) -> Iterator[None]:
+    """Append to `found` what layers give and what readouts read, while the context lasts."""
+
+    def gives(name: str) -> Callable[..., None]:
+        return lambda _module, _args, output: _note(found, name, output)
+
+    def reads(name: str) -> Callable[..., None]:
+        return lambda _module, args, kwargs: _note(found, read_by(name), (*args, *kwargs.values()))
+
+    handles = [layer.register_forward_hook(gives(name)) for name, layer in where.layers.items()]
+    for name in where.readouts:
+        handles.append(where.layers[name].register_forward_pre_hook(reads(name), with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _note(found: dict[str, list[Tensor]], name: str, values: Any) -> None:
+    """Keep the first tensor, cloned: an activation behind it may work in place."""
+    while isinstance(values, list | tuple) and values:
+        values = values[0]
+    if isinstance(values, Tensor) and values.is_floating_point():
+        found.setdefault(name, []).append(values.clone())
+
+
+def _rms(values: Tensor) -> float:
+    return float(values.detach().double().square().mean().sqrt())
+
+
+def _length(tensors: Iterable[Tensor]) -> float:
+    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))

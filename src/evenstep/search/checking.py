@@ -1,0 +1,333 @@
+"""Check coordinates: see whether networks of other widths, depths or topologies take equal steps.
+
+Over width every layer is compared, over depth or topology what the readout reads. Compared is the change by the first
+optimiser step, to first order: further steps run into the loss's curvature, where steps too large look alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from torch import nn
+from torch.nn import functional
+
+from evenstep.errors import EvenstepError, InputError
+from evenstep.graph import Graph
+from evenstep.rules import Plan
+from evenstep.search.changes import Changes, Places, measure, places
+from evenstep.search.job import Data, Job, made
+from evenstep.search.recipe import Loss, Recipe
+from evenstep.search.tensors import as_tensors
+
+Label = float | str
+Compare = Literal["auto", "layers", "last"]
+# What is let pass; measured in docs/check.md. Over width plans stay within 0.15, one rate for all is near 0.5 or above.
+# Over depth planned chains and residual nets stay within 0.25 (SGD) and 0.45 (Adam), one rate for all is beyond 0.55.
+SLOPES: Mapping[str, float] = {"layers": 0.25, "last": 0.5}
+OCTAVES = 1.0  # between networks that have names and no sizes
+_NOTHING = 1e-12  # a change that is zero but for rounding
+
+
+@dataclass(frozen=True)
+class CheckedNetwork:
+    """Hold the changes of one network's signals by name, geometric means over seeds."""
+
+    label: Label
+    lr: float
+    signals: Mapping[str, Changes]
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Compare one signal over the networks.
+
+    `values` are its changes by the first step, to first order, `later` those after the last real step, over its size at
+    the start where `relative`. `slope` is that of log2(value) against log2(label), or for named networks the octaves
+    between largest and smallest; where the first step moves the signal in no network (behind a readout of zeros) it is
+    that of `later`.
+    """
+
+    signal: str
+    relative: bool
+    values: tuple[float, ...]
+    later: tuple[float, ...]
+    slope: float
+
+
+@dataclass(frozen=True)
+class Check:
+    """Hold what was measured, the trends that were judged, and the verdict.
+
+    `compare` says which: `layers`, each of them, or `last`, what the readouts read; the outputs are then `shown` and
+    not judged. The check failed if a trend's slope
+    (for named networks: its octaves) is beyond `tolerance`, or if a change is not finite.
+    """
+
+    networks: tuple[CheckedNetwork, ...]
+    trends: tuple[Trend, ...]
+    shown: tuple[Trend, ...]
+    compare: Literal["layers", "last"]
+    tolerance: float
+    steps: int
+    optimizer: str
+
+    @property
+    def named(self) -> bool:
+        """Whether the networks have names in place of sizes."""
+        return any(isinstance(network.label, str) for network in self.networks)
+
+    @property
+    def worst(self) -> Trend:
+        """The trend furthest from flat."""
+        return max(self.trends, key=lambda trend: abs(trend.slope) if math.isfinite(trend.slope) else math.inf)
+
+    @property
+    def diverged(self) -> tuple[Label, ...]:
+        """The networks with a change that is not finite."""
+        return tuple(
+            network.label
+            for network in self.networks
+            if not all(math.isfinite(c) for s in network.signals.values() for c in (s.start, s.predicted, *s.changes))
+        )
+
+    @property
+    def verdict(self) -> Literal["ok", "failed"]:
+        """Say whether all judged trends are flat and all changes finite."""
+        return "ok" if not self.diverged and abs(self.worst.slope) <= self.tolerance else "failed"
+
+    @property
+    def ok(self) -> bool:
+        """Whether the check passed."""
+        return self.verdict == "ok"
+
+    def __str__(self) -> str:
+        """Return the verdict and its reason in one line."""
+        if self.diverged:
+            return f"failed: changes are not finite at {', '.join(map(str, self.diverged))}; lower the learning rate"
+        worst = self.worst
+        what = "octaves between networks" if self.named else "slope"
+        return (
+            f"{self.verdict}: the worst of {len(self.trends)} is '{worst.signal}', {what} {worst.slope:+.2f}, "
+            f"let pass up to {self.tolerance:g}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; what is not finite is None."""
+        networks = [
+            {
+                "label": network.label,
+                "lr": network.lr,
+                "signals": {name: _plain(asdict(changes)) for name, changes in network.signals.items()},
+            }
+            for network in self.networks
+        ]
+        return {
+            "verdict": self.verdict,
+            "reason": str(self),
+            "compare": self.compare,
+            "tolerance": self.tolerance,
+            "optimizer": self.optimizer,
+            "steps": self.steps,
+            "worst": _plain(asdict(self.worst)),
+            "trends": [_plain(asdict(trend)) for trend in self.trends],
+            "shown": [_plain(asdict(trend)) for trend in self.shown],
+            "networks": networks,
+        }
+
+
+def check(
+    networks: Mapping[Any, tuple[Callable[[], nn.Module], Plan]],
+    data: Any,
+    *,
+    lr: float | None = None,
+    steps: int = 3,
+    batch_size: int = 64,
+    seeds: int = 8,
+    loss: Loss = functional.cross_entropy,
+    compare: Compare = "auto",
+    tolerance: float | None = None,
+    notify: Callable[[str], None] = lambda _: None,
+) -> Check:
+    """Measure how far the first steps move each layer of several networks, and say whether they move alike.
+
+    `networks` maps a size (width, depth, ...) or a name to a function that makes a network and its plan. `lr` is the
+    base's learning rate, by default the plan's own; the optimiser is the plans'. `compare='auto'` judges every layer
+    where the networks differ in size alone, and what the readouts read where they differ in topology.
+    """
+    recipe, rates = _recipe(networks, lr, batch_size, loss)
+    for name, value in (("steps", steps), ("seeds", seeds)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{name} is {value!r}; give a whole number from 1 up")
+    if tolerance is not None and not _above_zero(tolerance):
+        raise InputError(f"tolerance is {tolerance!r}; give a finite number above 0, or leave it out")
+    tensors = as_tensors(data)
+    where = {label: places(made(make, 0), plan) for label, (make, plan) in networks.items()}
+    chosen = _compared(compare, {label: plan.graph for label, (_, plan) in networks.items()}, where)
+    found = []
+    for label, (make, plan) in networks.items():
+        notify(str(label))
+        job = Job.of(make, plan, recipe, range(seeds))
+        measured = [_measured(job, tensors, rates[label], steps, seed) for seed in range(seeds)]
+        found.append(CheckedNetwork(label, rates[label], {name: _over_seeds(measured, name) for name in measured[0]}))
+    trends, shown = _trends(found, chosen, list(where.values()))
+    named = any(isinstance(label, str) for label in networks)
+    allowed = tolerance if tolerance is not None else OCTAVES if named else SLOPES[chosen]
+    return Check(tuple(found), trends, shown, chosen, allowed, steps, recipe.optimizer)
+
+
+def _recipe(
+    networks: Mapping[Any, tuple[Callable[[], nn.Module], Plan]], lr: float | None, batch_size: int, loss: Loss
+) -> tuple[Recipe, dict[Any, float]]:
+    """Return how the networks train, and the base's rate of each."""
+    if not isinstance(networks, Mapping) or len(networks) < 2:
+        raise InputError("a check compares networks; give at least two, as {width: (make_model, plan), ...}")
+    for label in networks:
+        if not isinstance(label, str) and not _above_zero(label):
+            raise InputError(f"a network has the label {label!r}; give its size, a number above 0, or a name")
+    if len({isinstance(label, str) for label in networks}) > 1:
+        raise InputError("some networks have sizes as labels and some have names; give all of them the same kind")
+    rates = {}
+    for label, given in networks.items():
+        if not (isinstance(given, tuple) and len(given) == 2 and callable(given[0]) and isinstance(given[1], Plan)):
+            raise InputError(f"network {label!r} is {type(given).__name__}; give (make_model, plan)")
+        rate = given[1].base if lr is None else lr
+        if rate is None:
+            raise InputError(f"the plan of network {label!r} holds factors only; give the base's learning rate as lr")
+        if not _above_zero(rate):
+            raise InputError(f"lr is {rate!r}; give a finite number above 0")
+        rates[label] = float(rate)
+    optimizers = sorted({plan.optimizer for _, plan in networks.values()})
+    if len(optimizers) > 1:
+        raise InputError(f"the plans are for {' and '.join(optimizers)}; plan all networks for one optimizer")
+    return Recipe(optimizer=optimizers[0], batch_size=batch_size, loss=loss), rates  # type: ignore[arg-type]
+
+
+def _above_zero(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _compared(compare: str, graphs: Mapping[Any, Graph], where: Mapping[Any, Places]) -> Literal["layers", "last"]:
+    if compare not in ("auto", "layers", "last"):
+        raise InputError(f"compare is '{compare}'; choose auto, layers or last")
+    for label, at in where.items():
+        if not at.layers:
+            raise InputError(
+                f"network {label!r} has no module that owns a weight; hold weights in modules as nn.Linear"
+            )
+    if compare == "last":
+        return "last"
+    layers = {tuple(at.layers) for at in where.values()}
+    if compare == "layers" and len(layers) > 1:
+        raise InputError("compare is 'layers' but the networks' layers have different names; choose last")
+    alike = len(layers) == 1 and len({_topology(graph) for graph in graphs.values()}) == 1
+    return "layers" if compare == "layers" or alike else "last"
+
+
+def _topology(graph: Graph) -> tuple[tuple[str, ...], ...]:
+    return tuple((edge.source, edge.target, edge.op, edge.activation or "") for edge in graph.edges)
+
+
+def _measured(job: Job, data: Data, lr: float, steps: int, seed: int) -> dict[str, Changes]:
+    try:
+        found = measure(job, data, lr=lr, steps=steps, seed=seed)
+    except EvenstepError:
+        raise
+    except Exception as error:  # the user's own forward and loss run in there
+        said = " ".join(str(error).split())[:300] or type(error).__name__
+        raise InputError(
+            f"{type(job.template).__name__} and the loss do not run on the data (inputs {tuple(data[0].shape)}, "
+            f"targets {tuple(data[1].shape)} {data[1].dtype}): {said}"
+        ) from error
+    if not found:
+        raise InputError(
+            f"no layer of {type(job.template).__name__} was called as a module; there is nothing to record"
+        )
+    return found
+
+
+def _over_seeds(measured: list[dict[str, Changes]], name: str) -> Changes:
+    seeds = [one[name] for one in measured]
+    changes = tuple(_geometric_mean(step) for step in zip(*(seed.changes for seed in seeds), strict=True))
+    return Changes(
+        _geometric_mean([seed.start for seed in seeds]), _geometric_mean([seed.predicted for seed in seeds]), changes
+    )
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    """Return the mean in logarithms, where slopes are taken: one large seed does not set it alone."""
+    if 0.0 in values:
+        return 0.0
+    return math.exp(sum(math.log(value) for value in values) / len(values))
+
+
+def _trends(
+    networks: list[CheckedNetwork], compare: Literal["layers", "last"], where: list[Places]
+) -> tuple[tuple[Trend, ...], tuple[Trend, ...]]:
+    """Return the trends to judge (of every layer, or of what readouts read) and those only to show."""
+    labels = [network.label for network in networks]
+
+    def over(rows: Iterable[tuple[str, ...]], *, outputs: bool) -> tuple[Trend, ...]:
+        """Return the trends of signals by their names in each network; those that stay in place are left out."""
+        found = []
+        for names in rows:
+            signals = [network.signals.get(name) for network, name in zip(networks, names, strict=True)]
+            row = [signal for signal in signals if signal is not None]
+            if len(row) == len(networks):
+                found.append(_trend(_common(names, output=outputs), row, labels, output=outputs))
+        return tuple(trend for trend in found if any(trend.values) or any(trend.later))
+
+    outputs = over(zip(*(at.readouts for at in where), strict=False), outputs=True)
+    if compare == "layers":
+        hidden = [name for name in networks[0].signals if name not in where[0].readouts]
+        judged = over(((name,) * len(networks) for name in hidden), outputs=False) + outputs
+    else:
+        judged = over(zip(*(at.last for at in where), strict=False), outputs=False)
+    if not judged:
+        raise InputError("no compared signal moves in the first steps; check that the loss depends on the weights")
+    return judged, () if compare == "layers" else outputs
+
+
+def _common(names: tuple[str, ...], *, output: bool) -> str:
+    """Return one name for a signal that may have another in every network."""
+    if len(set(names)) == 1:
+        return names[0]
+    return "output" if output else "last hidden vertex"
+
+
+def _trend(name: str, row: list[Changes], labels: list[Label], *, output: bool) -> Trend:
+    # An output starts near zero, by design of the readout, and nearer the wider the network: its size is no measure.
+    relative = not output and min(changes.start for changes in row) > _NOTHING
+    sizes = [changes.start if relative else 1.0 for changes in row]
+    values = tuple(_moved(changes.predicted / size) for changes, size in zip(row, sizes, strict=True))
+    later = tuple(_moved(changes.changes[-1] / size) for changes, size in zip(row, sizes, strict=True))
+    return Trend(name, relative, values, later, _slope(values if any(values) else later, labels))
+
+
+def _moved(change: float) -> float:
+    return 0.0 if change <= _NOTHING else change
+
+
+def _slope(values: tuple[float, ...], labels: list[Label]) -> float:
+    """Return the slope in log-log, or without sizes the octaves from smallest to largest; infinite where it is none."""
+    if not any(values):
+        return 0.0
+    if not all(0 < value < math.inf for value in values):
+        return math.inf
+    heights = [math.log2(value) for value in values]
+    sizes = [math.log2(label) for label in labels if not isinstance(label, str)]
+    if not sizes:
+        return max(heights) - min(heights)
+    middle = sum(sizes) / len(sizes)
+    return sum((x - middle) * y for x, y in zip(sizes, heights, strict=True)) / sum((x - middle) ** 2 for x in sizes)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with None in place of numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,88 @@
+"""How many copies fit into this machine's memory: a CPU has no error to catch, the kernel kills the process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from evenstep.search.job import Data, Job
+from evenstep.search.recipe import Recipe
+
+_SHARE = 0.5  # of what is available: the estimate leaves out what single operators need for themselves
+
+
+def copies_that_fit(job: Job, data: Data, *, processes: int = 1) -> int:
+    """Return how many stacked copies may train at once in each of so many processes, at least one."""
+    return max(int(_SHARE * available_bytes() / (bytes_of_copy(job, data) * max(processes, 1))), 1)
+
+
+def available_bytes() -> int:
+    """Return the memory that this process can still take: what the machine has left, or its group's limit leaves."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if hasattr(os, "sysconf") else []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        line = next(line for line in _lines("/proc/meminfo") if line.startswith("MemAvailable"))
+        found.append(1024 * int(line.split()[1]))
+    found += _left_in_groups()
+    return max(min(found), 0) if found else 1 << 62
+
+
+def _left_in_groups(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> Iterator[int]:
+    """Yield what the control groups of this process leave it, in both versions of the kernel's interface."""
+    paths = {"memory": {""}, "": {""}}  # by controller: the group seen as the root, and the process's own
+    with contextlib.suppress(OSError, ValueError):
+        for _, controllers, path in (line.split(":", 2) for line in _lines(own)):
+            if controllers in paths:
+                paths[controllers].add(path)
+    for controller, limit, used, cache in (
+        ("", "memory.max", "memory.current", "inactive_file "),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
+    ):
+        for path in paths[controller]:
+            group = f"{root}/{controller}{path}"
+            with contextlib.suppress(OSError, ValueError):  # no such group, or a limit of 'max'
+                most, now = (int(_lines(f"{group}/{name}")[0]) for name in (limit, used))
+                given_back = [line for line in _lines(f"{group}/memory.stat") if line.startswith(cache)]
+                yield most - now + sum(int(line.split()[1]) for line in given_back)
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()
+
+
+def bytes_of_copy(job: Job, data: Data) -> int:
+    """Return what one more stacked copy takes in a step: its parameters in all their roles, and its activations."""
+    model = job.start(0).to(data[0].device).train()
+    parameters = sum(p.numel() * p.element_size() for p in model.parameters())
+    buffers = sum(b.numel() * b.element_size() for b in model.buffers())
+    size = min(job.recipe.batch_size, len(data[0]))
+    inputs, targets = data[0][:size], data[1][:size]
+    shared = {_place(tensor) for tensor in (inputs, targets, *model.parameters())}
+    saved: dict[int, Tensor] = {}  # alive till the end, or a later one would stand in an earlier one's place
+
+    def note(tensor: Tensor) -> int:
+        if _place(tensor) not in shared:
+            saved[_place(tensor)] = tensor
+        return _place(tensor)
+
+    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(note, saved.__getitem__):
+        job.recipe.loss(model(inputs), targets)
+    sizes = [tensor.untyped_storage().nbytes() for tensor in saved.values()]
+    # Backwards, the gradients of the largest activation and of its successor stand beside all that was saved.
+    activations = sum(sizes) + 2 * max(sizes, default=0)
+    return _roles(job.recipe) * parameters + buffers + activations
+
+
+def _roles(recipe: Recipe) -> int:
+    """Return how many tensors of its size a parameter needs: value, gradient, the step, and what optimisers keep."""
+    if recipe.optimizer == "adam":
+        return 7
+    return 3 + 2 * bool(recipe.momentum_used) + bool(recipe.weight_decay)
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,139 @@
+"""Check the benchmark's pictures and tables, and that the documentation's table is the record's."""
+
+import csv
+import json
+import math
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from evenstep.errors import InputError
+from evenstep.report.transfer import BEGIN, COLOURS, END, draw_transfer, markdown, shown, with_table, write_rows
+from evenstep.search.grid import rate_at
+from evenstep.study.transfer.benchmark import FamilyResult
+from evenstep.study.transfer.families import Architecture, Family, Setting
+from evenstep.study.transfer.ledger import Origin
+from evenstep.study.transfer.measure import METHODS, SEARCHED, Choice, Curve, Measured
+from evenstep.study.transfer.rivals import Attempt
+
+ROOT = Path(__file__).parents[2]
+
+
+@cache
+def result() -> FamilyResult:
+    """Make up a family: one architecture diverges at the constant rate, one has no truth."""
+    draw = np.random.default_rng(2)
+    networks = tuple(Architecture("chain", "2").at_width(width) for width in (64, 128, 256, 512))
+    found = []
+    for place, network in enumerate(networks):
+        true = rate_at(1.0, -2 * place)
+        choices = {name: Choice(true * math.exp(0.3 * draw.normal()), (1.6, 1.7)) for name in METHODS}
+        choices[SEARCHED] = Choice(true, (1.5, 1.5), 800)
+        if place == 1:
+            choices["constant"] = Choice(4.0, (math.inf, 1.7))
+        curve: Curve = {choice.lr: choice.losses for choice in choices.values()}
+        attempts = {"range test": Attempt(0.1, (1.4, 1.5), 100)}
+        status, lr = ("ok", true) if place < 3 else ("best_at_edge", None)
+        found.append(Measured(network, status, lr, curve, choices, attempts))
+    family = Family("made-up", "made-up chains", Setting(), networks, rivals=("range test",))
+    return FamilyResult(family, 1.25, tuple(found), (Origin("a GPU", "2.0", "abc", "tf32"),))
+
+
+def record(*, calibrates: bool = False) -> dict[str, Any]:
+    training = {"batch_size": 32, "epochs": 10, "seeds": 2, "cosine": True}
+    values = {**result().to_dict(), "calibrates": calibrates}
+    made: dict[str, Any] = {
+        "config": {"scale": "cpu", "data": "digits", "training": training, "families": ["made-up"]},
+        "results": {"families": [values], "left_out": ["gone"]},
+        "provenance": {},
+    }
+    copied: dict[str, Any] = json.loads(json.dumps(made, allow_nan=False))
+    return copied
+
+
+def test_the_tables_hold_the_records_figures() -> None:
+    text = markdown(record())
+    methods = record()["results"]["families"][0]["methods"]
+    assert "10 epochs, cosine decay, batch 32, 2 seeds" in text
+    assert "Measured on: a GPU, torch 2.0, commit abc, tf32." in text
+    (glance,) = re.findall(r"^\| made-up chains \(`made-up`\) \| 3 \| (.*) \|$", text, flags=re.MULTILINE)
+    expected = [shown(methods[name]["mean_regret"]) for name in (*METHODS, SEARCHED)]
+    assert glance.split(" | ") == [f"{expected[0]} [1]", *expected[1:]]
+    for name, figures in methods.items():
+        (row,) = re.findall(rf"^\| made-up \| {re.escape(name)} \| 3 \| (.*) \|$", text, flags=re.MULTILINE)
+        cells = row.split(" | ")
+        assert cells[0] == shown(figures["mean_regret"], interval=True)
+        assert cells[-2:] == [str(figures["diverged"]), f"{figures['target_steps']:.0f}"]
+    assert methods["constant"]["diverged"] == 1
+    assert methods["constant"]["mean_regret"]["value"] == pytest.approx((2 * 0.15 + math.log(10) - 1.5) / 3)
+    assert re.search(r"^\| made-up \| range test \| -0\.050 \(.*\) \| .* \| 0 \| 100 \|$", text, flags=re.MULTILINE)
+    assert "| made-up | chain | 1.00 |" in text
+    assert "| made-up | chain, width 512 | best_at_edge |" in text
+    assert text.endswith("having no answer: gone.")
+
+
+def test_every_table_is_whole() -> None:
+    for text in (markdown(record()), markdown(record(calibrates=True))):
+        for block in re.findall(r"(?:^\|.*\|\n?)+", text, flags=re.MULTILINE):
+            assert len({line.count("|") for line in block.strip().splitlines()}) == 1
+
+
+def test_families_rules_were_fitted_on_stand_apart() -> None:
+    assert "fitted on" not in markdown(record())
+    assert "fitted on" in markdown(record(calibrates=True))
+
+
+def test_a_table_is_put_between_its_marks_again_and_again() -> None:
+    page = f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n"
+    once = with_table(page, "new")
+    assert once == f"before\n\n{BEGIN}\nnew\n{END}\n\nafter\n"
+    assert with_table(once, "new") == once
+    for wrong in ("nothing", BEGIN, END, f"{END}{BEGIN}"):
+        with pytest.raises(InputError, match="the page has no lines"):
+            with_table(wrong, "new")
+
+
+def test_the_documentation_shows_the_recorded_run() -> None:
+    page = (ROOT / "docs" / "transfer.md").read_text()
+    path = ROOT / "results" / "transfer" / "record.json"
+    table = markdown(json.loads(path.read_text())) if path.exists() else "No run is recorded yet."
+    assert with_table(page, table) == page, "write it anew: evenstep study transfer ... --page docs/transfer.md"
+
+
+def test_figures_as_text() -> None:
+    figure = {"value": 0.12345, "low": 0.1, "high": 0.2}
+    assert shown(figure) == "0.123"
+    assert shown(figure, 2, interval=True) == "0.12 (0.10 to 0.20)"
+    assert shown({**figure, "low": None}, interval=True) == "0.123"
+    assert shown({"value": None, "low": None, "high": None}) == "–"
+
+
+def test_the_table_of_architectures(tmp_path: Path) -> None:
+    write_rows([result(), result()], tmp_path / "t.csv")
+    with (tmp_path / "t.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    assert rows[0]["name"] == "chain, width 64"
+    assert float(rows[0]["weighted lr"]) == result().measured[0].choices["weighted"].lr
+    assert rows[1]["constant loss"] == ""  # diverged
+    assert rows[3]["status"] == "best_at_edge"
+    assert rows[3]["true_lr"] == rows[3]["weighted lr"] == ""
+    assert float(rows[0]["range test loss"]) == pytest.approx(1.45)
+
+
+def test_the_picture_shows_every_method_in_its_colour(tmp_path: Path) -> None:
+    draw_transfer(result(), tmp_path / "p.png")
+    pixels = imread(tmp_path / "p.png")[..., :3]
+    for colour in COLOURS.values():
+        wanted = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]) * 0.75 + 0.25  # alpha on white
+        near = np.abs(pixels - wanted).max(axis=2) < 0.02
+        assert near.sum() > 20, colour
+    # A family without any truth has a picture too.
+    draw_transfer(replace(result(), measured=result().measured[3:]), tmp_path / "none.png")
+    assert imread(tmp_path / "none.png").std() > 0

@@ -1,0 +1,100 @@
+"""Check that what is measured is written at once, read back the same, and never measured again."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from evenstep.errors import StoreError
+from evenstep.study.transfer.families import Architecture, Setting
+from evenstep.study.transfer.ledger import Ledger
+from evenstep.study.transfer.measure import Curve, Known, Measured, Training
+from evenstep.study.transfer.rivals import Attempt
+
+SETTING, TRAINING = Setting(), Training()
+NETWORK = Architecture("a", "2_02")
+CURVE: Curve = {0.5: (1.0, math.inf), 1.0: (2.0, 2.5)}
+ATTEMPTS = {"range test": Attempt(0.1, (1.0, math.inf), 100), "prodigy": Attempt(None, (1.5, 1.5), 0)}
+
+
+def measured(curve: Curve, attempts: dict[str, Attempt] | None = None) -> Measured:
+    return Measured(NETWORK, "ok", 0.5, curve, {}, attempts or {})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    ledger = Ledger(tmp_path / "l.jsonl", "digits", TRAINING, "tf32")
+    ledger.note(SETTING, measured({0.5: CURVE[0.5]}))
+    ledger.note(SETTING, measured(CURVE, ATTEMPTS))
+    ledger.note(SETTING, measured(CURVE, ATTEMPTS))  # nothing new
+    return tmp_path / "l.jsonl"
+
+
+def opened(path: Path, *, data: str = "digits", training: Training = TRAINING) -> Ledger:
+    return Ledger(path, data, training)
+
+
+def test_what_was_noted_is_known_again_and_written_once(path: Path) -> None:
+    assert len(path.read_text().splitlines()) == 2
+    assert opened(path).known(SETTING, NETWORK) == Known(CURVE, ATTEMPTS)
+    assert [one.precision for one in opened(path).origin(SETTING, NETWORK)] == ["tf32"]
+
+
+def test_another_name_is_the_same_network_and_anything_else_another(path: Path) -> None:
+    assert opened(path).known(SETTING, Architecture("b", "2_02")).curve == CURVE
+    nothing = Known()
+    assert opened(path).known(SETTING, Architecture("a", "2_12")) == nothing
+    assert opened(path).known(SETTING, Architecture("a", "2_02", kernel_size=5)) == nothing
+    assert opened(path).known(SETTING, Architecture("a", "2_02", width=64)) == nothing
+    assert opened(path).known(Setting(width=64), NETWORK) == nothing
+    assert opened(path, data="cifar10").known(SETTING, NETWORK) == nothing
+    assert opened(path, training=Training(epochs=2)).known(SETTING, NETWORK) == nothing
+    assert opened(path).origin(Setting(width=64), NETWORK) == set()
+
+
+def test_every_cut_of_the_last_line_is_dropped_and_the_ledger_goes_on(path: Path) -> None:
+    whole = path.read_text()
+    first = whole.index("\n") + 1
+    for cut in (first + 1, first + 40, (first + len(whole)) // 2, len(whole) - 2):
+        path.write_text(whole[:cut])
+        ledger = opened(path)
+        assert ledger.known(SETTING, NETWORK) == Known({0.5: CURVE[0.5]}, {})
+        assert path.read_text() == whole[:first]
+        ledger.note(SETTING, measured(CURVE, ATTEMPTS))
+        assert opened(path).known(SETTING, NETWORK) == Known(CURVE, ATTEMPTS)
+
+
+def test_a_last_line_that_lacks_its_end_only_is_kept_and_not_joined_to_the_next(path: Path) -> None:
+    path.write_text(path.read_text()[:-1])
+    ledger = opened(path)
+    assert ledger.known(SETTING, NETWORK).curve == CURVE
+    ledger.note(SETTING, measured({2.0: (3.0, 3.0)}))
+    assert opened(path).known(SETTING, NETWORK).curve == {**CURVE, 2.0: (3.0, 3.0)}
+
+
+@pytest.mark.parametrize(
+    "bad", ["{", "3", "[]", "null", '{"key": "k"}', '{"key": "k", "curve": [[1]], "provenance": {}}', "\u00e9"]
+)
+def test_a_bad_line_in_the_middle_is_named_and_nothing_is_changed(path: Path, bad: str) -> None:
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], bad, lines[1], ""]))
+    before = path.read_text()
+    with pytest.raises(StoreError, match=r"line 2 of the ledger '.*l\.jsonl' cannot be read; remove that line"):
+        opened(path)
+    assert path.read_text() == before
+
+
+def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00" * 10)
+    for path in (tmp_path, tmp_path / "bytes"):
+        with pytest.raises(StoreError, match="cannot be read"):
+            opened(path)
+    with pytest.raises(StoreError, match="cannot be written"):
+        opened(tmp_path / "nowhere" / "l.jsonl").note(SETTING, measured(CURVE))
+
+
+def test_lines_say_where_they_were_measured(path: Path) -> None:
+    for line in path.read_text().splitlines():
+        where = json.loads(line)["provenance"]
+        assert {"versions", "device", "commit", "precision"} <= set(where)
