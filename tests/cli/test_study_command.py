@@ -78,7 +78,8 @@ def test_a_small_run_is_recorded_and_goes_on_from_its_ledger(run: Run, tmp_path:
     assert sorted(path.name for path in out.iterdir()) == ["ledger.jsonl", "mlp-pre.png", "record.json", "table.csv"]
     record = json.loads((out / "record.json").read_text())
     assert record["config"]["scale"] == "smoke"
-    assert record["config"]["training"] == {"batch_size": 32, "epochs": 1, "seeds": 1, "cosine": False}
+    expected = {"batch_size": 32, "epochs": 1, "seeds": 1, "cosine": False, "base_seeds": 4}
+    assert record["config"]["training"] == expected
     assert record["config"]["families"] == ["mlp-pre"]
     assert record["provenance"]["versions"]["torch"]
     (family,) = record["results"]["families"]

@@ -7,7 +7,7 @@ from evenstep.study.transfer.families import Architecture, Family, Setting
 from evenstep.study.transfer.measure import Training
 
 SETTING = Setting(width=8, image=(1, 8, 8), init="conserve", optimizer="momentum")
-TRAINING = Training(batch_size=128, seeds=2)
+TRAINING = Training(batch_size=128, seeds=2, base_seeds=2)
 FAMILY = Family(
     "tiny",
     "tiny MLPs",

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from evenstep.errors import StoreError
+from evenstep.graph import dag_mlp_graph
+from evenstep.rules import plan_graph
 from evenstep.study.transfer.families import Architecture, Setting
-from evenstep.study.transfer.ledger import Ledger
+from evenstep.study.transfer.ledger import Ledger, _network
 from evenstep.study.transfer.measure import Curve, Known, Measured, Training
 from evenstep.study.transfer.rivals import Attempt
 
@@ -24,33 +26,41 @@ def measured(curve: Curve, attempts: dict[str, Attempt] | None = None) -> Measur
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    ledger = Ledger(tmp_path / "l.jsonl", "digits", TRAINING, "tf32")
-    ledger.note(SETTING, measured({0.5: CURVE[0.5]}))
-    ledger.note(SETTING, measured(CURVE, ATTEMPTS))
-    ledger.note(SETTING, measured(CURVE, ATTEMPTS))  # nothing new
+    ledger = Ledger(tmp_path / "l.jsonl", "digits", "tf32")
+    ledger.note(SETTING, measured({0.5: CURVE[0.5]}), TRAINING)
+    ledger.note(SETTING, measured(CURVE, ATTEMPTS), TRAINING)
+    ledger.note(SETTING, measured(CURVE, ATTEMPTS), TRAINING)  # nothing new
     return tmp_path / "l.jsonl"
 
 
-def opened(path: Path, *, data: str = "digits", training: Training = TRAINING) -> Ledger:
-    return Ledger(path, data, training)
+def opened(path: Path, *, data: str = "digits") -> Ledger:
+    return Ledger(path, data)
 
 
 def test_what_was_noted_is_known_again_and_written_once(path: Path) -> None:
     assert len(path.read_text().splitlines()) == 2
-    assert opened(path).known(SETTING, NETWORK) == Known(CURVE, ATTEMPTS)
-    assert [one.precision for one in opened(path).origin(SETTING, NETWORK)] == ["tf32"]
+    assert opened(path).known(SETTING, NETWORK, TRAINING) == Known(CURVE, ATTEMPTS)
+    assert [one.precision for one in opened(path).origin(SETTING, NETWORK, TRAINING)] == ["tf32"]
 
 
 def test_another_name_is_the_same_network_and_anything_else_another(path: Path) -> None:
-    assert opened(path).known(SETTING, Architecture("b", "2_02")).curve == CURVE
+    assert opened(path).known(SETTING, Architecture("b", "2_02"), TRAINING).curve == CURVE
     nothing = Known()
-    assert opened(path).known(SETTING, Architecture("a", "2_12")) == nothing
-    assert opened(path).known(SETTING, Architecture("a", "2_02", kernel_size=5)) == nothing
-    assert opened(path).known(SETTING, Architecture("a", "2_02", width=64)) == nothing
-    assert opened(path).known(Setting(width=64), NETWORK) == nothing
-    assert opened(path, data="cifar10").known(SETTING, NETWORK) == nothing
-    assert opened(path, training=Training(epochs=2)).known(SETTING, NETWORK) == nothing
-    assert opened(path).origin(Setting(width=64), NETWORK) == set()
+    assert opened(path).known(SETTING, Architecture("a", "2_12"), TRAINING) == nothing
+    assert opened(path).known(SETTING, Architecture("a", "2_02", kernel_size=5), TRAINING) == nothing
+    assert opened(path).known(SETTING, Architecture("a", "2_02", width=64), TRAINING) == nothing
+    assert opened(path).known(Setting(width=64), NETWORK, TRAINING) == nothing
+    assert opened(path, data="cifar10").known(SETTING, NETWORK, TRAINING) == nothing
+    assert opened(path).known(SETTING, NETWORK, Training(epochs=2)) == nothing
+    assert opened(path).known(SETTING, NETWORK, TRAINING.of_bases) == nothing
+    assert opened(path).known(SETTING, NETWORK, Training(base_seeds=5)).curve == CURVE
+    other = plan_graph(dag_mlp_graph("2_02"), rule="mup", init="he")
+    with pytest.MonkeyPatch.context() as patch:  # a change of rules is another start, under the same name
+        patch.setattr("evenstep.study.transfer.ledger.layered", lambda *_: other)
+        _network.cache_clear()
+        assert opened(path).known(SETTING, NETWORK, TRAINING) == nothing
+    _network.cache_clear()
+    assert opened(path).origin(Setting(width=64), NETWORK, TRAINING) == set()
 
 
 def test_every_cut_of_the_last_line_is_dropped_and_the_ledger_goes_on(path: Path) -> None:
@@ -59,18 +69,18 @@ def test_every_cut_of_the_last_line_is_dropped_and_the_ledger_goes_on(path: Path
     for cut in (first + 1, first + 40, (first + len(whole)) // 2, len(whole) - 2):
         path.write_text(whole[:cut])
         ledger = opened(path)
-        assert ledger.known(SETTING, NETWORK) == Known({0.5: CURVE[0.5]}, {})
+        assert ledger.known(SETTING, NETWORK, TRAINING) == Known({0.5: CURVE[0.5]}, {})
         assert path.read_text() == whole[:first]
-        ledger.note(SETTING, measured(CURVE, ATTEMPTS))
-        assert opened(path).known(SETTING, NETWORK) == Known(CURVE, ATTEMPTS)
+        ledger.note(SETTING, measured(CURVE, ATTEMPTS), TRAINING)
+        assert opened(path).known(SETTING, NETWORK, TRAINING) == Known(CURVE, ATTEMPTS)
 
 
 def test_a_last_line_that_lacks_its_end_only_is_kept_and_not_joined_to_the_next(path: Path) -> None:
     path.write_text(path.read_text()[:-1])
     ledger = opened(path)
-    assert ledger.known(SETTING, NETWORK).curve == CURVE
-    ledger.note(SETTING, measured({2.0: (3.0, 3.0)}))
-    assert opened(path).known(SETTING, NETWORK).curve == {**CURVE, 2.0: (3.0, 3.0)}
+    assert ledger.known(SETTING, NETWORK, TRAINING).curve == CURVE
+    ledger.note(SETTING, measured({2.0: (3.0, 3.0)}), TRAINING)
+    assert opened(path).known(SETTING, NETWORK, TRAINING).curve == {**CURVE, 2.0: (3.0, 3.0)}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +101,7 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="cannot be read"):
             opened(path)
     with pytest.raises(StoreError, match="cannot be written"):
-        opened(tmp_path / "nowhere" / "l.jsonl").note(SETTING, measured(CURVE))
+        opened(tmp_path / "nowhere" / "l.jsonl").note(SETTING, measured(CURVE), TRAINING)
 
 
 def test_lines_say_where_they_were_measured(path: Path) -> None:

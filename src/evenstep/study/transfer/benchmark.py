@@ -80,6 +80,7 @@ class Task:
     architecture: Architecture
     picked: dict[str, float]
     known: Known
+    training: Training
     rivals: tuple[str, ...] = ()
 
 
@@ -174,18 +175,18 @@ def run(
     families: Sequence[Family], place: Place, training: Training, notify: Notify = lambda _: None
 ) -> Iterator[FamilyResult]:
     """Measure families and yield each when its last architecture is done; one whose base has no truth is left out."""
-    ledger = Ledger(place.ledger, "digits" if place.data is None else "cifar10", training, place.precision)
-    bases = {
-        family.setting: Task(family.name, family.setting, family.base, {}, ledger.known(family.setting, family.base))
-        for family in families
-    }
+    ledger = Ledger(place.ledger, "digits" if place.data is None else "cifar10", place.precision)
+    bases = {}
+    for family in families:
+        known = ledger.known(family.setting, family.base, training.of_bases)
+        bases[family.setting] = Task(family.name, family.setting, family.base, {}, known, training.of_bases)
     found: dict[Setting, Measured] = {}
     finished, total = 0, len(bases) + sum(len(family.architectures) for family in families)
     notify(Progress(0, total, "searching the bases"))
-    with _Workers(place, training) as workers:
+    with _Workers(place) as workers:
         for task, measured in workers.measured(bases.values()):
             found[task.setting] = measured
-            ledger.note(task.setting, measured)
+            ledger.note(task.setting, measured, task.training)
             finished += 1
             rate = f"learning rate {measured.true_lr:.4g}" if measured.true_lr else measured.status
             notify(Progress(finished, total, f"base of {task.family}: {rate}"))
@@ -200,27 +201,28 @@ def run(
             done[family.name] = {}
             for architecture in family.architectures:
                 picked = predictions(family.setting, architecture, family.base, base.true_lr)
-                known = ledger.known(family.setting, architecture)
-                tasks.append(Task(family.name, family.setting, architecture, picked, known, family.rivals))
+                known = ledger.known(family.setting, architecture, training)
+                tasks.append(Task(family.name, family.setting, architecture, picked, known, training, family.rivals))
         by_name = {family.name: family for family in families}
         for task, measured in workers.measured(tasks):
             family, own = by_name[task.family], done[task.family]
-            ledger.note(task.setting, measured)
+            ledger.note(task.setting, measured, task.training)
             own[task.architecture] = measured
             finished += 1
             notify(Progress(finished, total, f"{family.name}: {task.architecture.name}"))
             if len(own) == len(family.architectures):
                 ordered = tuple(own[architecture] for architecture in family.architectures)
-                networks = (family.base, *family.architectures)
-                origins = set[Origin]().union(*(ledger.origin(family.setting, network) for network in networks))
+                origins = ledger.origin(family.setting, family.base, training.of_bases).union(
+                    *(ledger.origin(family.setting, network, training) for network in family.architectures)
+                )
                 yield FamilyResult(family, found[family.setting].true_lr or math.nan, ordered, tuple(sorted(origins)))
 
 
 class _Workers:
     """Measure tasks in processes, or in this one where one is enough."""
 
-    def __init__(self, place: Place, training: Training) -> None:
-        self.place, self.training = place, training
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self.pool: ProcessPoolExecutor | None = None
         self.others = set(multiprocessing.active_children())
 
@@ -228,10 +230,10 @@ class _Workers:
         if self.place.workers > 1:
             context = multiprocessing.get_context("spawn")
             self.pool = ProcessPoolExecutor(
-                self.place.workers, mp_context=context, initializer=_settle, initargs=(self.place, self.training)
+                self.place.workers, mp_context=context, initializer=_settle, initargs=(self.place,)
             )
         else:
-            _settle(self.place, self.training)
+            _settle(self.place)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -274,12 +276,12 @@ def _interrupts_held() -> Iterator[None]:
 _here: dict[str, Any] = {}
 
 
-def _settle(place: Place, training: Training) -> None:
+def _settle(place: Place) -> None:
     """Prepare a process: one thread where several share the machine, data loaded when first needed."""
     if place.workers > 1:
         torch.set_num_threads(1)
         threading.Thread(target=_end_with_parent, daemon=True).start()
-    _here.update(place=place, training=training, data={})
+    _here.update(place=place, data={})
 
 
 def _end_with_parent() -> None:
@@ -295,7 +297,7 @@ def _measured(task: Task) -> Measured:
     if image not in _here["data"]:
         _here["data"][image] = place.load(image)
     engine = LocalEngine(device=place.device, workers=1, precision=place.precision)
-    bench = Bench(_here["data"][image], engine, _here["training"])
+    bench = Bench(_here["data"][image], engine, task.training)
     try:
         return measure(bench, task.setting, task.architecture, task.picked, task.known, task.rivals)
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from evenstep.study.transfer.measure import (
     attempts_to_dict,
     curve_from_list,
     curve_to_list,
+    layered,
 )
 
 
@@ -50,24 +52,24 @@ class Ledger:
     beside new measurements.
     """
 
-    def __init__(self, path: Path | None, data: str, training: Training, precision: str | None = None) -> None:
-        self.path, self.data, self.training, self.precision = path, data, training, precision
+    def __init__(self, path: Path | None, data: str, precision: str | None = None) -> None:
+        self.path, self.data, self.precision = path, data, precision
         self.entries: dict[str, Known] = {}
         self.origins: dict[str, set[Origin]] = {}
         if path is not None and path.exists():
             self._read(path)
 
-    def known(self, setting: Setting, architecture: Architecture) -> Known:
-        """Return what is known of an architecture."""
-        return self.entries.get(self._key(setting, architecture), Known())
+    def known(self, setting: Setting, architecture: Architecture, training: Training) -> Known:
+        """Return what is known of an architecture, trained in one way."""
+        return self.entries.get(self.key(setting, architecture, training), Known())
 
-    def origin(self, setting: Setting, architecture: Architecture) -> set[Origin]:
+    def origin(self, setting: Setting, architecture: Architecture, training: Training) -> set[Origin]:
         """Return where an architecture was measured."""
-        return self.origins.get(self._key(setting, architecture), set())
+        return self.origins.get(self.key(setting, architecture, training), set())
 
-    def note(self, setting: Setting, measured: Measured) -> None:
+    def note(self, setting: Setting, measured: Measured, training: Training) -> None:
         """Add what a measurement has that was not known."""
-        key = self._key(setting, measured.architecture)
+        key = self.key(setting, measured.architecture, training)
         before = self.entries.setdefault(key, Known())
         curve = {lr: losses for lr, losses in measured.curve.items() if lr not in before.curve}
         attempts = {name: one for name, one in measured.attempts.items() if name not in before.attempts}
@@ -93,10 +95,9 @@ class Ledger:
         except OSError as error:
             raise StoreError(f"the ledger '{self.path}' cannot be written ({error}); give another file") from None
 
-    def _key(self, setting: Setting, architecture: Architecture) -> str:
-        network: dict[str, Any] = asdict(architecture)
-        del network["name"]  # two names of one network are one network
-        known = [asdict(setting), network, self.data, asdict(self.training)]
+    def key(self, setting: Setting, architecture: Architecture, training: Training) -> str:
+        """Return what a measurement is found by: all that its losses follow from, the plan's numbers among them."""
+        known = [_network(setting, architecture), self.data, _way(training)]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:24]
 
     def _read(self, path: Path) -> None:
@@ -132,3 +133,20 @@ class Ledger:
             beside.replace(path)
         except OSError as error:
             raise StoreError(f"the ledger '{path}' cannot be written ({error}); give another file") from None
+
+
+def _way(training: Training) -> dict[str, Any]:
+    """Return what a training is, whatever bases get."""
+    way = asdict(training)
+    del way["base_seeds"]
+    return way
+
+
+@lru_cache(maxsize=4096)
+def _network(setting: Setting, architecture: Architecture) -> list[Any]:
+    """Return what a network starts and trains as; two names of one network are one network."""
+    named: dict[str, Any] = asdict(architecture)
+    del named["name"]
+    plan = layered(setting, architecture)
+    numbers = [[p.name, *(f"{number:.9g}" for number in (p.mean, p.std, p.lr_scale))] for p in plan.parameters]
+    return [asdict(setting), named, numbers]

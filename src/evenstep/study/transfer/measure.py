@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from evenstep.rules import Plan, Rule, plan_graph
 from evenstep.rules.paths import Paths
 from evenstep.search import Engine, search_lr
 from evenstep.search.fleet import step_count
-from evenstep.search.grid import OCTAVE, rate_at
+from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
 from evenstep.search.job import Data, Job
 from evenstep.search.recipe import Recipe, Schedule, constant_schedule
 from evenstep.study.transfer import rivals
@@ -44,12 +42,18 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Training:
-    """Say how networks are trained and searched."""
+    """Say how networks are trained and searched; a base, on which all else rests, with more seeds."""
 
     batch_size: int = 256
     epochs: int = 1
     seeds: int = 3
     cosine: bool = False
+    base_seeds: int = 12
+
+    @property
+    def of_bases(self) -> Training:
+        """The same for bases."""
+        return replace(self, seeds=self.base_seeds)
 
     def schedule(self, examples: int) -> Schedule:
         """Return the schedule for so many examples."""
@@ -106,8 +110,8 @@ class Measured:
 
     @property
     def best_loss(self) -> float:
-        """The smallest mean loss at any rate, chosen ones included."""
-        return min(means(self.curve).values())
+        """The smallest mean loss that the search found; rates that methods chose do not count."""
+        return min((_on_lattice(self.curve) or means(self.curve)).values())
 
     def regret(self, loss: float) -> float:
         """Return how much a mean loss over seeds loses to the best, in nats.
@@ -222,7 +226,10 @@ def measure(
     """
     known = known or Known()
     curve = dict(known.curve)
-    picked = {name: _as_known(lr, curve) for name, lr in picked.items()}
+    settled: dict[str, float] = {}
+    for name, lr in picked.items():
+        settled[name] = _as_known(lr, [*curve, *settled.values()])
+    picked = settled
     start = picked.get("weighted", 2.0**-9 if setting.optimizer == "adam" else 0.5)
     centre = OCTAVE * round(math.log2(start))
     status = "unknown"
@@ -247,9 +254,9 @@ def measure(
     return Measured(architecture, status, true_lr, curve, choices, attempts)
 
 
-def _as_known(rate: float, curve: Curve) -> float:
-    """Return a rate as it was trained before, if it differs by rounding alone: another machine adds up otherwise."""
-    return next((known for known in curve if math.isclose(known, rate, rel_tol=1e-9)), rate)
+def _as_known(rate: float, rates: Iterable[float]) -> float:
+    """Return a rate as it is known already, if it differs by rounding alone: another machine adds up otherwise."""
+    return next((known for known in rates if math.isclose(known, rate, rel_tol=1e-9)), rate)
 
 
 REACH = 6  # octaves beyond the first ones after which a search gives up
@@ -295,34 +302,12 @@ def _on_lattice(curve: Curve) -> dict[int, float]:
     return found
 
 
-NEAR = 0.03  # nats above the smallest loss: what the parabola of the truth is fitted to
-
-
 def _minimum(curve: Curve) -> float:
-    """Return the minimum of the parabola fitted to the losses near the smallest, over the logarithm of the rate.
-
-    Losses of few seeds are noisy and the bottom is flat: one parabola through all points that are nearly best is a
-    steadier truth than the best point and its neighbours.
-    """
-    found = {position: loss for position, loss in _on_lattice(curve).items() if math.isfinite(loss)}
+    """Return the rate at the minimum of the parabola through the nearly best rates, or the best where there is none."""
+    found = _on_lattice(curve)
     best = min(found, key=lambda position: found[position])
-    ordered = sorted(found)
-    low = high = ordered.index(best)
-    while low > 0 and found[ordered[low - 1]] <= found[best] + NEAR and best - ordered[low - 1] <= 2 * OCTAVE:
-        low -= 1
-    while high + 1 < len(ordered) and found[ordered[high + 1]] <= found[best] + NEAR:
-        if ordered[high + 1] - best > 2 * OCTAVE:
-            break
-        high += 1
-    near = {*ordered[low : high + 1], *(position for position in ordered if abs(position - best) <= OCTAVE // 2)}
-    if len(near) < 3:
-        return rate_at(1.0, best)
-    x = np.array(sorted(near), dtype=float) - best
-    curvature, slope, _ = np.polyfit(x, [found[position] for position in sorted(near)], 2)
-    if curvature <= 0:
-        return rate_at(1.0, best)
-    vertex = min(max(-slope / (2 * curvature), float(x[0])), float(x[-1]))
-    return math.pow(2.0, (best + vertex) / OCTAVE)
+    estimate = parabola_minimum(found)
+    return math.pow(2.0, (best if estimate is None else estimate) / OCTAVE)
 
 
 def curve_to_list(curve: Curve) -> list[Any]:

@@ -36,7 +36,7 @@ DIGITS: Mapping[Kind, tuple[int, int, int]] = {"mlp": (1, 8, 8), "cnn": (1, 8, 8
 SMOKE = Scale(
     "smoke",
     "a few small networks on digits, a minute",
-    Training(batch_size=32, seeds=2),
+    Training(batch_size=32, seeds=2, base_seeds=4),
     widths={"mlp": 32, "cnn": 8, "nasbench201": 8},
     images=DIGITS,
     over_width=(16, 32, 64),
@@ -46,7 +46,7 @@ SMOKE = Scale(
 CPU = Scale(
     "cpu",
     "all families on digits, up to ten networks each",
-    Training(batch_size=32, seeds=3),
+    Training(batch_size=32, seeds=3, base_seeds=6),
     widths={"mlp": 64, "cnn": 16, "nasbench201": 8},
     images=DIGITS,
     over_width=(16, 32, 64, 128, 256),
