@@ -24,8 +24,8 @@ from evenstep.search.tensors import as_tensors
 
 Label = float | str
 Compare = Literal["auto", "layers", "last"]
-# What is let pass; measured in docs/check.md. Over width plans stay within 0.15, one rate for all is near 0.5 or above.
-# Over depth planned chains and residual nets stay within 0.25 (SGD) and 0.45 (Adam), one rate for all is beyond 0.55.
+# What is let pass: over width between what plans and what one rate for all layers show, over depth likewise; the tests
+# measure both.
 SLOPES: Mapping[str, float] = {"layers": 0.25, "last": 0.5}
 OCTAVES = 1.0  # between networks that have names and no sizes
 _NOTHING = 1e-12  # a change that is zero but for rounding

@@ -42,7 +42,7 @@ class StackedSGD:
                 gradients = list(torch._foreach_add(gradients, self.buffers, alpha=self.momentum))
             else:
                 gradients = self.buffers
-        torch._foreach_sub_(parameters, torch._foreach_mul(gradients, rates))
+        torch._foreach_addcmul_(parameters, gradients, rates, -1.0)
 
     def state(self) -> list[Tensor]:
         """Return the momentum buffers."""
@@ -81,8 +81,7 @@ class StackedAdamW:
         torch._foreach_div_(bottoms, second)
         torch._foreach_add_(bottoms, self.eps)
         moves = torch._foreach_div(self.means, bottoms)
-        torch._foreach_mul_(moves, torch._foreach_div(rates, first))
-        torch._foreach_sub_(parameters, moves)
+        torch._foreach_addcmul_(parameters, moves, torch._foreach_div(rates, first), -1.0)
 
     def state(self) -> list[Tensor]:
         """Return both moments and the count of steps."""

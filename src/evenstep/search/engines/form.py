@@ -115,7 +115,8 @@ def chosen_form(
 def best_threads(form: Form, job: Job, data: Data, copies: Sequence[Copy]) -> tuple[int, float]:
     """Return how many of torch's threads train a form fastest on this CPU now, all or one, and a copy's step's time.
 
-    Both are timed twice, in turns: on a busy machine a single trial is a coin's toss.
+    One thread was timed when the form was chosen. Where that costs little, both are timed once more, in turns: on a
+    busy machine a single trial is a coin's toss.
     """
     every = torch.get_num_threads()
     if every == 1 or _too_small_to_try(job, data, copies):
@@ -124,7 +125,8 @@ def best_threads(form: Form, job: Job, data: Data, copies: Sequence[Copy]) -> tu
     part, device = copies[: form.chunk], torch.device("cpu")
     with _own_randomness(0, device):
         squad = squad_of(form, job, part, device)
-        for count in (1, every) * 2:
+        total = step_count(len(data[0]), job.recipe) * len(copies) / len(part)
+        for count in (every, 1, every) if total > _SHORT else (every,):
             with threads(count):
                 trial = trial_seconds(squad, data, job.recipe, "float32", steps=1)
             spent[count] = min(spent[count], trial / len(part))
@@ -145,6 +147,7 @@ def threads(count: int) -> Iterator[None]:
 
 _TRIAL_SHARE = 0.04  # of the plain loop's whole time
 _TRIAL_STEPS = 2
+_SHORT = 1000  # steps of chunks: 2 in each trial are then at most a fifth of a per cent each
 _FEW_STEPS = 400  # of all copies together: fewer than some thirty times what trials take
 _FEW_OPERATIONS = 2e10
 
