@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenstep.cli.search import _data as load_data
+from evenstep.cli.data import load_data
 from evenstep.cli.target import load_function
 from evenstep.errors import InputError
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from evenstep.cli.data import load_data
 from evenstep.cli.target import load_function
 from evenstep.errors import InputError
 
@@ -55,7 +56,7 @@ def search(
 
         found = search_lr(
             load_function(target, returns="a model"),
-            _data(data),
+            load_data(data),
             engine=engine,  # type: ignore[arg-type]
             optimizer=optimizer,  # type: ignore[arg-type]
             init=init,  # type: ignore[arg-type]
@@ -84,36 +85,3 @@ def search(
         print(f"the seeds' own best rates: {found.interval[0]:.4g} to {found.interval[1]:.4g} (95%)")
     for rate, loss in zip(found.grid, found.mean_losses, strict=True):
         print(f"{rate:12.4g}  {loss:10.4f}" if math.isfinite(loss) else f"{rate:12.4g}    diverged")
-
-
-def _data(source: str) -> Any:
-    """Return what `--data` names."""
-    if source == "digits":
-        from evenstep.data import digits
-
-        return digits().train
-    if ":" in source:
-        return load_function(source, returns="(inputs, targets)")()
-    path = Path(source)
-    if path.suffix not in (".npz", ".pt"):
-        raise InputError(f"data is '{source}'; give 'digits', a file .npz or .pt, or 'file.py:function'")
-    if not path.is_file():
-        raise InputError(f"there is no file '{source}'; give another --data")
-    return _from_file(path)
-
-
-def _from_file(path: Path) -> Any:
-    import numpy as np
-    import torch
-
-    try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["targets"])
-        values = torch.load(path, weights_only=True)
-        return (values["inputs"], values["targets"]) if isinstance(values, dict) else tuple(values)
-    except Exception as error:  # a file of another kind fails in torch.load with nearly any exception
-        raise InputError(
-            f"the data file '{path}' cannot be read ({type(error).__name__}: {error}); it needs arrays 'inputs' and "
-            "'targets'"
-        ) from None

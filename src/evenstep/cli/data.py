@@ -1,0 +1,42 @@
+"""Load the data that `--data` names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from evenstep.cli.target import load_function
+from evenstep.errors import InputError
+
+
+def load_data(source: str) -> Any:
+    """Return what `--data` names."""
+    if source == "digits":
+        from evenstep.data import digits
+
+        return digits().train
+    if ":" in source:
+        return load_function(source, returns="(inputs, targets)")()
+    path = Path(source)
+    if path.suffix not in (".npz", ".pt"):
+        raise InputError(f"data is '{source}'; give 'digits', a file .npz or .pt, or 'file.py:function'")
+    if not path.is_file():
+        raise InputError(f"there is no file '{source}'; give another --data")
+    return _from_file(path)
+
+
+def _from_file(path: Path) -> Any:
+    import numpy as np
+    import torch
+
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                return torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["targets"])
+        values = torch.load(path, weights_only=True)
+        return (values["inputs"], values["targets"]) if isinstance(values, dict) else tuple(values)
+    except Exception as error:  # a file of another kind fails in torch.load with nearly any exception
+        raise InputError(
+            f"the data file '{path}' cannot be read ({type(error).__name__}: {error}); it needs arrays 'inputs' and "
+            "'targets'"
+        ) from None
