@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ import torch
 from evenstep.data import cifar10, digits
 from evenstep.errors import InputError, SearchError
 from evenstep.search import LocalEngine
-from evenstep.search.fleet import Precision
+from evenstep.search.engines.form import Form
+from evenstep.search.fleet import Outcome, Precision
+from evenstep.search.job import Copy, Data, Job
 from evenstep.study import statistics
 from evenstep.study.transfer.families import Architecture, Family, Setting
 from evenstep.study.transfer.ledger import Ledger, Origin
@@ -273,6 +275,27 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+class _OneForm:
+    """Try out how copies of one architecture are best trained only once, though they come in several searches."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self.engine = engine
+        self.form: Form | None = None
+
+    def choose(self, job: Job, data: Data, copies: Sequence[Copy]) -> Form:
+        if self.form is None:
+            self.form = self.engine.choose(job, data, copies)
+        if data[0].device.type == "cpu":
+            return self.form
+        return replace(self.form, chunk=len(copies))  # a device takes all at once, or halves them where they do not fit
+
+    def run(self, job: Job, data: Data, copies: Sequence[Copy], form: Form | None = None) -> Iterator[Outcome]:
+        return self.engine.run(job, data, copies, form or self.choose(job, data, copies))
+
+    def close(self) -> None:
+        self.engine.close()
+
+
 _here: dict[str, Any] = {}
 
 
@@ -296,7 +319,7 @@ def _measured(task: Task) -> Measured:
     image = task.setting.image
     if image not in _here["data"]:
         _here["data"][image] = place.load(image)
-    engine = LocalEngine(device=place.device, workers=1, precision=place.precision)
+    engine = _OneForm(LocalEngine(device=place.device, workers=1, precision=place.precision))
     bench = Bench(_here["data"][image], engine, task.training)
     try:
         return measure(bench, task.setting, task.architecture, task.picked, task.known, task.rivals)
