@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Any
 
@@ -314,6 +315,28 @@ def test_the_base_s_width_is_nothing_to_sgd(optimizer: Optimizer) -> None:
         plan_graph(target, optimizer=optimizer, base_graph=dag_mlp_graph("2", width=width)) for width in (32, 1024)
     )
     assert [p.lr_scale for p in narrow.parameters] == pytest.approx([p.lr_scale for p in wide.parameters], rel=1e-9)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a plan looks at in a search."""
+
+    best: float
+    graph: Graph
+    rule: str | None
+    estimate: float | None = None
+
+
+@pytest.mark.parametrize("searched", RULES)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_base_searched_in_another_way_is_refused(searched: str, rule: str) -> None:
+    base, layered = Searched(0.5, BASE, searched), ("weighted", "mup")
+    if (searched in layered) == (rule in layered):
+        assert plan_graph(BASE, rule=rule, base=base).base == 0.5
+    else:
+        with pytest.raises(InputError, match=rf"rule '{rule}' plans .*; search the base with plan=.*rule='{rule}'"):
+            plan_graph(BASE, rule=rule, base=base)
+    assert plan_graph(BASE, rule=rule, base=Searched(0.5, BASE, None, estimate=0.4)).base == 0.4
 
 
 @pytest.mark.parametrize("norm", ["batch", "layer"])

@@ -60,6 +60,7 @@ def plan_graph(
     if optimizer not in OPTIMIZERS:
         raise InputError(f"optimizer is '{optimizer}'; choose one of {', '.join(OPTIMIZERS)}")
     rate, base_graph = _base(base, base_graph)
+    _require_like(base, chosen)
     with _collector_paused():
         return _planned(graph, chosen, init, optimizer, rate, base_graph)
 
@@ -126,6 +127,18 @@ def _chosen(rule: str | Rule) -> Rule:
     if not isinstance(rule, str) or rule not in RULES:
         raise InputError(f"rule is '{rule}'; choose one of {', '.join(RULES)}")
     return RULES[rule]
+
+
+def _require_like(base: BaseSearch | float | None, rule: Rule) -> None:
+    """Refuse a base whose layers trained at rates by width for a rule of one rate, and the other way round."""
+    searched = RULES.get(getattr(base, "rule", None) or "")
+    if searched is None or searched.layerwise == rule.layerwise:
+        return
+    ways = {True: "rates that differ by layer width", False: "one rate for all layers"}
+    raise InputError(
+        f"the base was searched with {ways[searched.layerwise]}, and rule '{rule.name}' plans {ways[rule.layerwise]}; "
+        f"search the base with plan=evenstep.plan(make_model(), example_inputs, rule='{rule.name}')"
+    )
 
 
 def _base(base: BaseSearch | float | None, base_graph: Graph | None) -> tuple[float | None, Graph | None]:

@@ -23,7 +23,8 @@ class LRSearch:
     rate which achieves the smallest training loss'; `bracket` are its neighbours on the grid; `estimate` is the minimum
     of a parabola fitted to the smallest losses, in log-log, where there is one: the rate that a plan starts from;
     `interval` is the range of the seeds' own best rates, widened to 95% confidence; `graph` is the network that was
-    searched, so that a plan can relate another network to it.
+    searched, so that a plan can relate another network to it; `rule` names the rule whose factors single layers trained
+    with: rates found with one of width do not serve a rule without.
     """
 
     grid: tuple[float, ...]
@@ -34,6 +35,7 @@ class LRSearch:
     graph: Graph
     estimate: float | None = None
     interval: tuple[float, float] | None = None
+    rule: str | None = None
 
     @property
     def mean_losses(self) -> tuple[float, ...]:

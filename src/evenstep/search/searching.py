@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -110,6 +110,7 @@ def search_lr(
             session.close()
         if own:
             own.close()
+    result = replace(result, rule=planned.rule)
     return result.require_ok() if on_failure == "raise" else result
 
 
