@@ -15,7 +15,7 @@ class Done:
     out: str
     err: str
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Any:
         assert self.code == 0, self.err
         value: dict[str, Any] = json.loads(self.out)
         return value

@@ -7,70 +7,43 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from evenstep.cli import main
 from evenstep.study.transfer.families import families
 from evenstep.study.transfer.measure import METHODS
+from tests.cli.command import Run
 
 torch.set_num_threads(1)
 
 
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-    def json(self) -> Any:
-        assert self.code == 0, self.err
-        return json.loads(self.out)
-
-
-Run = Callable[..., Done]
-
-
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line's entry point in this process."""
+def study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the study in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["evenstep", "study", "transfer", *arguments])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return Done(code, out, err)
-
-    return call
+    return partial(run, "study", "transfer")
 
 
-def test_the_families_of_a_scale(run: Run) -> None:
-    every = run("--scale", "full", "--list", "--json").json()
+def test_the_families_of_a_scale(study: Run) -> None:
+    every = study("--scale", "full", "--list", "--json").json()
     assert [one["family"] for one in every] == [family.name for family in families()]
-    listed = run("--list")
+    listed = study("--list")
     assert len(listed.out.splitlines()) == 6
     assert listed.err == ""
     three = ["cnn", "mlp-adam", "mlp-he"]
     for given in (["--families", ",".join(three)], ["--families", *three], [f"--families={name}" for name in three]):
-        assert sorted(one["family"] for one in run("--list", "--json", *given).json()) == three
+        assert sorted(one["family"] for one in study("--list", "--json", *given).json()) == three
 
 
 SMALL = ("--families", "mlp-pre", "--seeds", "1", "--workers", "1", "--device", "cpu", "--out", "out")
 
 
-def test_a_small_run_is_recorded_and_goes_on_from_its_ledger(run: Run, tmp_path: Path) -> None:
+def test_a_small_run_is_recorded_and_goes_on_from_its_ledger(study: Run, tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text("# Page\n<!-- transfer table -->\n<!-- end -->\n")
-    printed = run(*SMALL, "--page", "page.md")
+    printed = study(*SMALL, "--page", "page.md")
     assert printed.code == 0, printed.err
     assert "[4/4]" in printed.err
     assert all(f"\n{name} " in printed.out for name in (*METHODS, "searched"))
@@ -88,7 +61,7 @@ def test_a_small_run_is_recorded_and_goes_on_from_its_ledger(run: Run, tmp_path:
     with (out / "table.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == 3
     ledger = (out / "ledger.jsonl").read_text()
-    again = run(*SMALL, "--json")
+    again = study(*SMALL, "--json")
     assert again.json() == record["results"]
     assert (out / "ledger.jsonl").read_text() == ledger
 
@@ -116,11 +89,11 @@ def test_a_small_run_is_recorded_and_goes_on_from_its_ledger(run: Run, tmp_path:
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(
-    run: Run, tmp_path: Path, arguments: tuple[str, ...], message: str
+    study: Run, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
-    done = run(*arguments)
+    done = study(*arguments)
     assert done.code == 2
     lines = [line for line in done.err.splitlines() if line.strip() and not line.startswith("[")]
     assert len(lines) == 1, done.err
@@ -129,16 +102,16 @@ def test_wrong_input_is_one_line_and_exit_code_2(
     assert not done.out.strip()
 
 
-def test_a_ledger_that_cannot_be_read_is_one_line(run: Run, tmp_path: Path) -> None:
+def test_a_ledger_that_cannot_be_read_is_one_line(study: Run, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "ledger.jsonl").write_text("nonsense\n")
-    done = run(*SMALL)
+    done = study(*SMALL)
     assert done.code == 2
     assert "line 1 of the ledger" in done.err
 
 
-def test_more_epochs_decay_along_a_cosine(run: Run) -> None:
-    done = run("--families", "width-sgd", "--seeds", "1", "--workers", "1", "--epochs", "2", "--out", "out")
+def test_more_epochs_decay_along_a_cosine(study: Run) -> None:
+    done = study("--families", "width-sgd", "--seeds", "1", "--workers", "1", "--epochs", "2", "--out", "out")
     assert done.code == 0, done.err
     training = json.loads(Path("out/record.json").read_text())["config"]["training"]
     assert (training["epochs"], training["cosine"]) == (2, True)

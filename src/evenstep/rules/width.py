@@ -3,8 +3,7 @@
 With a mean-field readout that holds under SGD when a weight's rate grows like fan_out/fan_in, under Adam when it grows
 like 1/fan_in (the spectral form of muP). Adam's factor is taken over the base's hidden width, so that a base's rate is
 of the size that Adam's rates usually are. What an input layer reads is the task's size, and may be very little (three
-colours, one row of an embedding): it counts as an eighth of the base's width at least, which bounds the layer's rate;
-between 1 and 16 times the hidden layers' rate we measured no difference.
+colours, one row of an embedding): it counts as an eighth of the base's width at least, which bounds the layer's rate.
 """
 
 from __future__ import annotations

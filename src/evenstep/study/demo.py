@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from evenstep.module import plan
 from evenstep.search import LRSearch, mean_loss, search_lr, train_
 from evenstep.spaces import DagCNN, DagMLP
 from evenstep.study.codes import chain_code, dense_code, residual_code
+from evenstep.study.record import finite
 
 Notify = Callable[[str], None]
 MLP_WIDTH = 64
@@ -90,13 +90,13 @@ class Demo:
         bases = {
             kind: {
                 "grid": s.grid,
-                "losses": [[_finite(x) for x in seeds] for seeds in s.losses],
+                "losses": [[finite(x) for x in seeds] for seeds in s.losses],
                 "best": s.best,
                 "estimate": s.estimate,
             }
             for kind, s in self.bases.items()
         }
-        rows = [{k: _finite(v) if isinstance(v, float) else v for k, v in asdict(row).items()} for row in self.rows]
+        rows = [{k: finite(v) if isinstance(v, float) else v for k, v in asdict(row).items()} for row in self.rows]
         return {"bases": bases, "networks": rows}
 
 
@@ -150,7 +150,3 @@ def _accuracy(model: nn.Module, data: tuple[Tensor, Tensor]) -> float:
         logits = model(data[0])
     right = (logits.argmax(1) == data[1]) & logits.isfinite().all(1)
     return float(right.float().mean())
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

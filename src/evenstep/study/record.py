@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,3 +24,8 @@ def write(path: Path, record: dict[str, Any]) -> None:
 def write_record(path: Path, *, config: dict[str, Any], results: dict[str, Any]) -> None:
     """Write a record of what was asked and what came out, with where."""
     write(path, as_record(config=config, results=results))
+
+
+def finite(value: float) -> float | None:
+    """Return a number for JSON, which has none that is not finite: None stands for it."""
+    return value if math.isfinite(value) else None

@@ -25,6 +25,7 @@ from evenstep.search.engines.form import Form
 from evenstep.search.fleet import Outcome, Precision
 from evenstep.search.job import Copy, Data, Job
 from evenstep.study import statistics
+from evenstep.study.record import finite
 from evenstep.study.transfer.families import Architecture, Family, Setting
 from evenstep.study.transfer.ledger import Ledger, Origin
 from evenstep.study.transfer.measure import (
@@ -161,16 +162,12 @@ class FamilyResult:
         found = []
         for one in self.measured:
             row: dict[str, Any] = {"family": self.family.name, **asdict(one.architecture)}
-            row |= {"status": one.status, "true_lr": one.true_lr, "best_loss": _number(one.best_loss)}
+            row |= {"status": one.status, "true_lr": one.true_lr, "best_loss": finite(one.best_loss)}
             tried: dict[str, Choice | Attempt] = {**one.choices, **one.attempts} if one.true_lr is not None else {}
             for name, choice in tried.items():
-                row |= {f"{name} lr": choice.lr, f"{name} loss": _number(choice.loss)}
+                row |= {f"{name} lr": choice.lr, f"{name} loss": finite(choice.loss)}
             found.append(row)
         return found
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def run(

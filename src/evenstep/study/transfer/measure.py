@@ -15,6 +15,7 @@ from evenstep.search.fleet import step_count
 from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
 from evenstep.search.job import Data, Job
 from evenstep.search.recipe import Recipe, Schedule, constant_schedule
+from evenstep.study.record import finite
 from evenstep.study.transfer import rivals
 from evenstep.study.transfer.families import Architecture, Setting, graph_of, maker
 from evenstep.study.transfer.rivals import Attempt
@@ -135,7 +136,7 @@ class Measured:
             "choices": {
                 name: {
                     "lr": choice.lr,
-                    "losses": [_finite(loss) for loss in choice.losses],
+                    "losses": [finite(loss) for loss in choice.losses],
                     "target_steps": choice.steps,
                 }
                 for name, choice in self.choices.items()
@@ -312,13 +313,13 @@ def _minimum(curve: Curve) -> float:
 
 def curve_to_list(curve: Curve) -> list[Any]:
     """Return a curve as plain values, diverged losses as None."""
-    return [[lr, [_finite(loss) for loss in losses]] for lr, losses in sorted(curve.items())]
+    return [[lr, [finite(loss) for loss in losses]] for lr, losses in sorted(curve.items())]
 
 
 def attempts_to_dict(attempts: Mapping[str, Attempt]) -> dict[str, Any]:
     """Return rivals' attempts as plain values."""
     return {
-        name: {"lr": attempt.lr, "losses": [_finite(loss) for loss in attempt.losses], "target_steps": attempt.steps}
+        name: {"lr": attempt.lr, "losses": [finite(loss) for loss in attempt.losses], "target_steps": attempt.steps}
         for name, attempt in attempts.items()
     }
 
@@ -338,7 +339,3 @@ def attempts_from_dict(values: Mapping[str, Any]) -> dict[str, Attempt]:
 def curve_from_list(values: list[Any]) -> Curve:
     """Return the curve of plain values."""
     return {lr: tuple(math.inf if loss is None else loss for loss in losses) for lr, losses in values}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
