@@ -17,8 +17,7 @@ class Done:
 
     def json(self) -> Any:
         assert self.code == 0, self.err
-        value: dict[str, Any] = json.loads(self.out)
-        return value
+        return json.loads(self.out)
 
 
 Run = Callable[..., Done]
