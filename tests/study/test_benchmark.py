@@ -122,6 +122,18 @@ def test_a_ledger_cut_anywhere_trains_the_rest_alone(tmp_path: Path, trained: li
     assert set(trained) < every
 
 
+def test_more_seeds_are_trained_beside_those_known(tmp_path: Path, trained: list[tuple[str, Copy]]) -> None:
+    place = Place(device="cpu", ledger=tmp_path / "l.jsonl")
+    first = result(place)
+    (more,) = run([FAMILY], place, replace(TRAINING, seeds=4))
+    assert len(set(trained)) == len(trained), "trained twice"
+    for before, after in zip(first.known, more.known, strict=True):
+        for lr, losses in before.curve.items():
+            assert after.curve[lr][: len(losses)] == losses
+        assert {len(choice.losses) for choice in after.choices.values()} == {4}
+        assert {len(losses) for losses in after.curve.values()} == {2, 4}  # octaves and picks of before, all else
+
+
 def test_a_rate_that_differs_by_rounding_is_not_trained_again(
     tmp_path: Path, trained: list[tuple[str, Copy]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

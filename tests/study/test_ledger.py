@@ -52,7 +52,6 @@ def test_another_name_is_the_same_network_and_anything_else_another(path: Path) 
     assert opened(path).known(Setting(width=64), NETWORK, TRAINING) == nothing
     assert opened(path, data="cifar10").known(SETTING, NETWORK, TRAINING) == nothing
     assert opened(path).known(SETTING, NETWORK, Training(epochs=2)) == nothing
-    assert opened(path).known(SETTING, NETWORK, TRAINING.of_bases) == nothing
     assert opened(path).known(SETTING, NETWORK, Training(base_seeds=5)).curve == CURVE
     other = plan_graph(dag_mlp_graph("2_02"), rule="mup", init="he")
     with pytest.MonkeyPatch.context() as patch:  # a change of rules is another start, under the same name
@@ -61,6 +60,16 @@ def test_another_name_is_the_same_network_and_anything_else_another(path: Path) 
         assert opened(path).known(SETTING, NETWORK, TRAINING) == nothing
     _network.cache_clear()
     assert opened(path).origin(Setting(width=64), NETWORK, TRAINING) == set()
+
+
+def test_more_seeds_at_a_rate_add_to_what_is_known_and_fewer_change_nothing(path: Path) -> None:
+    ledger = opened(path)
+    ledger.note(SETTING, measured({0.5: (1.0, math.inf, 3.0), 1.0: (2.0,)}), Training(seeds=3))
+    for again in (ledger, opened(path)):
+        assert again.known(SETTING, NETWORK, Training(seeds=3)).curve == {0.5: (1.0, math.inf, 3.0), 1.0: (2.0, 2.5)}
+        assert again.known(SETTING, NETWORK, Training(seeds=1)).curve == {0.5: (1.0,), 1.0: (2.0,)}
+        assert again.known(SETTING, NETWORK, TRAINING.of_bases).curve[0.5] == (1.0, math.inf, 3.0)
+    assert json.loads(path.read_text().splitlines()[-1])["curve"] == [[0.5, [1.0, None, 3.0]]]
 
 
 def test_every_cut_of_the_last_line_is_dropped_and_the_ledger_goes_on(path: Path) -> None:

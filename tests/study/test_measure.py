@@ -34,11 +34,12 @@ def searched(loss: Loss, centre: int = 0) -> tuple[Curve, str, int]:
     for rounds in range(1, 50):
         positions, status = next_positions(curve, centre)
         assert len(set(positions)) == len(positions)
-        new = {rate_at(1.0, p): (loss(p),) for p in positions}
-        assert not set(new) & set(curve), "asked for again"
+        new = {rate_at(1.0, p): (loss(p),) for p in positions if rate_at(1.0, p) not in curve}
+        if status == "unknown":
+            assert len(new) == len(positions), "asked for again"
         curve |= new
-        if status != "unknown" and not (status == "ok" and next_positions(curve, centre)[0]):
-            return curve, status, rounds
+        if not new:
+            return curve, status, rounds - 1
     raise AssertionError("no end")
 
 

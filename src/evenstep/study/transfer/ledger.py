@@ -48,8 +48,8 @@ class Origin:
 class Ledger:
     """Hold the losses over learning rates of measured architectures, in a file of JSON lines, or in memory only.
 
-    Later lines of an architecture add to earlier ones. A last line that was cut off is dropped. `precision` is written
-    beside new measurements.
+    Later lines of an architecture add to earlier ones: rates, and seeds at a rate. A last line that was cut off is
+    dropped. `precision` is written beside new measurements.
     """
 
     def __init__(self, path: Path | None, data: str, precision: str | None = None) -> None:
@@ -60,8 +60,9 @@ class Ledger:
             self._read(path)
 
     def known(self, setting: Setting, architecture: Architecture, training: Training) -> Known:
-        """Return what is known of an architecture, trained in one way."""
-        return self.entries.get(self.key(setting, architecture, training), Known())
+        """Return what is known of an architecture, trained in one way, with so many seeds or fewer."""
+        known = self.entries.get(self.key(setting, architecture, training), Known())
+        return Known({lr: losses[: training.seeds] for lr, losses in known.curve.items()}, dict(known.attempts))
 
     def origin(self, setting: Setting, architecture: Architecture, training: Training) -> set[Origin]:
         """Return where an architecture was measured."""
@@ -71,7 +72,7 @@ class Ledger:
         """Add what a measurement has that was not known."""
         key = self.key(setting, measured.architecture, training)
         before = self.entries.setdefault(key, Known())
-        curve = {lr: losses for lr, losses in measured.curve.items() if lr not in before.curve}
+        curve = {lr: losses for lr, losses in measured.curve.items() if len(losses) > len(before.curve.get(lr, ()))}
         attempts = {name: one for name, one in measured.attempts.items() if name not in before.attempts}
         before.curve.update(curve)
         before.attempts.update(attempts)
@@ -119,7 +120,8 @@ class Ledger:
                 self._rewrite(path, lines[:-1])
                 return
             known = self.entries.setdefault(key, Known())
-            known.curve.update(curve)
+            more = {lr: losses for lr, losses in curve.items() if len(losses) > len(known.curve.get(lr, ()))}
+            known.curve.update(more)
             known.attempts.update(attempts)
             self.origins.setdefault(key, set()).add(origin)
         if lines[-1]:  # whole but for its end: the next line must not be joined to it
@@ -136,9 +138,9 @@ class Ledger:
 
 
 def _way(training: Training) -> dict[str, Any]:
-    """Return what a training is, whatever bases get."""
+    """Return what a training is, however many seeds get it: the losses of one do not depend on the others."""
     way = asdict(training)
-    del way["base_seeds"]
+    del way["seeds"], way["base_seeds"]
     return way
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from evenstep.rules import Plan, Rule, plan_graph
 from evenstep.rules.paths import Paths
-from evenstep.search import Engine, search_lr
+from evenstep.search import Engine
 from evenstep.search.fleet import step_count
 from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
-from evenstep.search.job import Data, Job
+from evenstep.search.job import Copy, Data, Job
 from evenstep.search.recipe import Recipe, Schedule, constant_schedule
 from evenstep.study.record import finite
 from evenstep.study.transfer import rivals
@@ -153,36 +153,37 @@ class Bench:
     engine: Engine
     training: Training
 
-    def losses(self, setting: Setting, architecture: Architecture, rates: Sequence[float]) -> Curve:
-        """Return the seeds' losses at given rates, which the plan's factors of single layers multiply."""
-        recipe = self._recipe(setting)
-        found = search_lr(
-            maker(setting, architecture),
-            self.data,
-            plan=layered(setting, architecture),
-            optimizer=recipe.optimizer,
-            batch_size=recipe.batch_size,
-            epochs=recipe.epochs,
-            schedule=recipe.schedule,
-            seeds=self.training.seeds,
-            grid=rates,
-            engine=self.engine,
-            on_failure="return",
-        )
-        return dict(zip(found.grid, found.losses, strict=True))
+    def losses(
+        self, setting: Setting, architecture: Architecture, rates: Iterable[float], seeds: int, known: Curve
+    ) -> Curve:
+        """Return the losses of so many seeds at given rates, which the plan's factors of single layers multiply.
 
-    def steps(self, setting: Setting, rates: int) -> int:
-        """Return how many steps the training of all seeds at so many rates takes."""
-        return rates * self.training.seeds * step_count(len(self.data[0]), self._recipe(setting))
+        Seeds are independent of each other: those whose losses are known are not trained again.
+        """
+        found = {rate: list(known.get(rate, ())) for rate in rates}
+        copies = [Copy(rate, seed) for rate, losses in found.items() for seed in range(len(losses), seeds)]
+        if copies:
+            job = self._job(setting, architecture, seeds)
+            losses = {one.copy: one.loss for one in self.engine.run(job, self.data, copies)}
+            for one in copies:
+                found[one.lr].append(losses[one])
+        return {rate: tuple(losses) for rate, losses in found.items()}
+
+    def steps(self, setting: Setting, copies: int) -> int:
+        """Return how many steps the training of so many copies takes."""
+        return copies * step_count(len(self.data[0]), self._recipe(setting))
 
     def attempt(self, rival: str, setting: Setting, architecture: Architecture) -> Attempt:
         """Return what a rival makes of an architecture."""
-        seeds = self.training.seeds
-        job = Job.of(maker(setting, architecture), layered(setting, architecture), self._recipe(setting), range(seeds))
+        seeds = min(self.training.seeds, FEW_SEEDS)
+        job = self._job(setting, architecture, seeds)
         if rival in rivals.OPTIMISERS:
             return rivals.OPTIMISERS[rival](job, self.data, seeds)
         rate = rivals.range_test(job, self.data)
-        return Attempt(rate, self.losses(setting, architecture, [rate])[rate], rivals.TEST_STEPS)
+        return Attempt(rate, self.losses(setting, architecture, [rate], seeds, {})[rate], rivals.TEST_STEPS)
+
+    def _job(self, setting: Setting, architecture: Architecture, seeds: int) -> Job:
+        return Job.of(maker(setting, architecture), layered(setting, architecture), self._recipe(setting), range(seeds))
 
     def _recipe(self, setting: Setting) -> Recipe:
         return Recipe(
@@ -222,8 +223,9 @@ def measure(
 ) -> Measured:
     """Search an architecture over octaves, then over all quarter octaves around the best, and train at picked rates.
 
-    The searched rate is trained like a picked one, where any is asked for: its regret is what tuning the target itself
-    leaves. `known` holds what was measured before; nothing is trained twice. `asked` names the rivals to try.
+    Octaves are tried with a few seeds, rates around the best and picked ones with all. The searched rate is trained
+    like a picked one, where any is asked for: its regret is what tuning the target itself leaves. `known` holds what
+    was measured before; nothing is trained twice. `asked` names the rivals to try.
     """
     known = known or Known()
     curve = dict(known.curve)
@@ -233,24 +235,24 @@ def measure(
     picked = settled
     start = picked.get("weighted", 2.0**-9 if setting.optimizer == "adam" else 0.5)
     centre = OCTAVE * round(math.log2(start))
-    status = "unknown"
-    while status == "unknown":
+    every = bench.training.seeds
+    while True:
         positions, status = next_positions(curve, centre)
         rates = [rate_at(1.0, position) for position in positions]
+        seeds = min(every, FEW_SEEDS)
         if status == "ok":
-            rates += picked.values()
-        missing = [lr for lr in dict.fromkeys(rates) if lr not in curve]
-        if missing:
-            curve |= bench.losses(setting, architecture, missing)
-        if status == "ok" and next_positions(curve, centre)[0]:
-            status = "unknown"
+            rates, seeds = rates + list(picked.values()), every
+        missing = [lr for lr in dict.fromkeys(rates) if len(curve.get(lr, ())) < seeds]
+        if not missing:
+            break
+        curve |= bench.losses(setting, architecture, missing, seeds, curve)
     choices = {name: Choice(lr, curve[lr]) for name, lr in picked.items() if lr in curve}
     true_lr = _minimum(curve) if status == "ok" else None
     if true_lr is not None and picked:
+        tried = sum(len(losses) for lr, losses in curve.items() if _position(lr) is not None)
         lr = _as_known(true_lr, curve)
-        if lr not in curve:
-            curve |= bench.losses(setting, architecture, [lr])
-        choices[SEARCHED] = Choice(lr, curve[lr], bench.steps(setting, len(_on_lattice(curve))))
+        curve |= bench.losses(setting, architecture, [lr], every, curve)
+        choices[SEARCHED] = Choice(lr, curve[lr], bench.steps(setting, tried))
     attempts = {rival: known.attempts.get(rival) or bench.attempt(rival, setting, architecture) for rival in asked}
     return Measured(architecture, status, true_lr, curve, choices, attempts)
 
@@ -260,6 +262,7 @@ def _as_known(rate: float, rates: Iterable[float]) -> float:
     return next((known for known in rates if math.isclose(known, rate, rel_tol=1e-9)), rate)
 
 
+FEW_SEEDS = 3  # for octaves, which only say where to look closer, and for rivals, which are trained one by one
 REACH = 6  # octaves beyond the first ones after which a search gives up
 
 
@@ -267,7 +270,7 @@ def next_positions(curve: Curve, centre: int) -> tuple[list[int], str]:
     """Return the positions of the lattice to try next, and how the search stands.
 
     Three octaves either side of the centre come first, then two more at an edge that is best, then all quarter
-    octaves up to one octave either side of the best.
+    octaves up to one octave either side of the best: those are named whether tried or not, for more seeds may be asked.
     """
     found = {position: loss for position, loss in _on_lattice(curve).items() if loss <= HOPELESS}
     tried = _on_lattice(curve)
@@ -281,8 +284,7 @@ def next_positions(curve: Curve, centre: int) -> tuple[list[int], str]:
             if abs(edge - centre) > (3 + REACH) * OCTAVE:
                 return [], "best_at_edge" if found else "all_diverged"
             return [edge + way * OCTAVE, edge + 2 * way * OCTAVE], "unknown"
-    around = range(best - OCTAVE, best + OCTAVE + 1)
-    return [position for position in around if position not in tried], "ok"
+    return list(range(best - OCTAVE, best + OCTAVE + 1)), "ok"
 
 
 HOPELESS = 5.0  # nats: no minimum of a classifier's training loss
@@ -297,10 +299,16 @@ def _on_lattice(curve: Curve) -> dict[int, float]:
     """Return the mean losses at those rates that are whole quarter octaves, by position."""
     found = {}
     for lr, loss in means(curve).items():
-        position = round(OCTAVE * math.log2(lr))
-        if lr == rate_at(1.0, position):
+        position = _position(lr)
+        if position is not None:
             found[position] = loss
     return found
+
+
+def _position(lr: float) -> int | None:
+    """Return where a rate lies on the lattice of quarter octaves, None where it lies between."""
+    position = round(OCTAVE * math.log2(lr))
+    return position if lr == rate_at(1.0, position) else None
 
 
 def _minimum(curve: Curve) -> float:
