@@ -167,6 +167,19 @@ def test_copies_of_one_field_count_by_the_square_of_their_number() -> None:
     assert Weighted().score(network) ** 2 == pytest.approx(3**3 * (16 + 16 / 4))
 
 
+@pytest.mark.parametrize(("channels", "share"), [(3, 3 / 8), (1, 1 / 8), (8, 1.0), (64, 1.0)])
+def test_fields_of_an_input_layer_whose_rate_is_bounded_count_as_much_less(channels: int, share: float) -> None:
+    # 64 channels: an input layer counts as reading 8 at least.
+    copies = Network(dag_cnn_graph("1_10_100_1111", width=64, channels=channels), "conserve")
+    second = copies.initialisation.signal.vertices["4"].second_moment
+    assert Weighted().score(copies) ** 2 == pytest.approx(3**3 * (16 * share + second / 4))
+    # Twice the stem's field, and beside it a weight's, which no input layer made.
+    mixed = Network(dag_cnn_graph("1_10_112", width=64, channels=channels, kernel_size=1), "he")
+    at = mixed.initialisation.signal.vertices["3"]
+    shares = {1: 4 * 2 / (4 * 2 + 2), 2: 2 / (4 * 2 + 2)}
+    assert (at.copies, at.input_copies) == pytest.approx((4 * shares[1] + shares[2], 4 * shares[1]))
+
+
 def test_a_norm_ends_copies_and_size() -> None:
     network = Network(dag_mlp_graph("1_10_100_1111", norm="batch"), "degree")
     assert network.initialisation.signal.vertices["4.norm"].copies == pytest.approx(1.0)

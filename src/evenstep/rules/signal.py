@@ -38,13 +38,15 @@ class VertexSignal:
     """Say what arrives at a vertex, relative to inputs of second moment one.
 
     `depths` are E[L], E[L^2], E[L^3] over a random walk back to the input that picks each summand by its share;
-    `copies` is the mean square, by share, of the number of copies of a field that skips have brought together.
+    `copies` is the mean square, by share, of the number of copies of a field that skips have brought together, and
+    `input_copies` the part of it that fields owe which have one weight behind them at most: what input layers make.
     """
 
     second_moment: float
     mean: float
     depths: Depths
     copies: float = 1.0
+    input_copies: float = 0.0
 
     def cubed_depth(self, offset: float) -> float:
         """Return E[(L + offset)^3]."""
@@ -120,6 +122,7 @@ class _Pass:
         # Per field: (variance, variance-weighted depths), (mean, mean-weighted depths).
         self.field_variance = np.zeros((count, 4))
         self.field_mean = np.zeros((count, 4))
+        self.weights_behind = np.zeros(count, dtype=np.intp)  # the most on any path to the field
         self.rows: dict[str, Row] = {}
         self.signals: dict[str, VertexSignal] = {}
         self.gains: dict[int, float] = {}
@@ -278,6 +281,9 @@ class _Pass:
 
     def _finish(self, name: str, row: Row, fresh: _Fresh) -> None:
         number = self.number[name]
+        for edge in self.graph.incoming[name]:
+            behind = self.weights_behind[self.number[edge.source]] + (edge.op in ("weight", "recurrent"))
+            self.weights_behind[number] = max(self.weights_behind[number], behind)
         self.field_variance[number] = (fresh.variance, *fresh.variance_depths)
         self.field_mean[number] = (fresh.mean, *fresh.mean_depths)
         if fresh.variance or fresh.mean:
@@ -292,9 +298,13 @@ class _Pass:
             )
         m1, m2, m3 = (float(share) / second if second > 0 else 0.0 for share in shares[1:])
         of_fields = amplitudes**2 * self.field_variance[fields, 0] + amplitudes * self.field_mean[fields, 0] * means[0]
-        met = float(copies**2 @ of_fields) / second if second > 0 else 1.0
+        met, met_early = 1.0, 0.0
+        if second > 0:
+            by_field = copies**2 * of_fields
+            met = float(by_field.sum()) / second
+            met_early = float(by_field[self.weights_behind[fields] <= 1].sum()) / second
         self.rows[name] = row
-        self.signals[name] = VertexSignal(second, float(means[0]), (m1, m2, m3), met)
+        self.signals[name] = VertexSignal(second, float(means[0]), (m1, m2, m3), met, met_early)
 
 
 def behind_weight(edge: Edge, variance: float) -> tuple[float, float]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from evenstep.rules.network import Factor, Network, Optimizer, kernel_factors
 from evenstep.rules.signal import VertexSignal
+from evenstep.rules.width import hidden_width, input_share
 
 # Powers of depth and of size: Adam's step does not grow with the gradient, so it feels the size half as much.
 POWERS: dict[Optimizer, tuple[float, float]] = {"sgd": (0.5, 0.5), "momentum": (0.5, 0.5), "adam": (0.4, 0.25)}
@@ -16,8 +17,9 @@ class Weighted:
     """Scale by 1 / (depth^x size^y), relative to the base, with x and y the optimiser's powers.
 
     depth = E[(L + depth_offset)^3] over paths by their share of the last vertex's second moment q_out, and size =
-    copies + moment_weight q_out / q_base with `copies` how often skips bring one field there, in mean square.
-    `docs/theory.md` says how the constants were settled.
+    copies + moment_weight q_out / q_base with `copies` how often skips bring one field there, in mean square. Fields of
+    an input layer whose rate is bounded move less, and count as much less. `docs/theory.md` says how the constants were
+    settled.
     """
 
     depth_offset: float = 2.0
@@ -28,11 +30,12 @@ class Weighted:
     def score(self, network: Network, base: Network | None = None, optimizer: Optimizer = "sgd") -> float:
         """Return depth^x size^y of a network, averaged over its heads; without a base q_base is one."""
         usual = _mean([at.second_moment for at, _ in _ends(base)]) if base else 1.0
+        bounded = 1.0 - input_share(network, hidden_width(base or network))
         x, y = POWERS[optimizer]
         return _mean(
             [
                 at.cubed_depth(self.depth_offset + depth) ** x
-                * (at.copies + self.moment_weight * at.second_moment / usual) ** y
+                * (at.copies - bounded * at.input_copies + self.moment_weight * at.second_moment / usual) ** y
                 for at, depth in _ends(network)
             ]
         )

@@ -15,6 +15,7 @@ from evenstep.rules.network import Factor, Network, Optimizer
 from evenstep.rules.roles import Place
 
 LEAST_READ = 1 / 8  # of the base's width, by an input layer
+PLACES: tuple[Place, ...] = ("hidden", "readout", "input")  # where a base's width is looked for, in this order
 
 
 def units_in(parameter: Parameter) -> float:
@@ -36,12 +37,23 @@ def groups(parameter: Parameter) -> float:
 
 def hidden_width(base: Network) -> float:
     """Return the geometric mean of what the base's hidden layers read, or its readouts where it has no hidden ones."""
-    weights = [p for p in base.graph.parameters if p.role == "weight" and p.name in base.roles.edges_of]
-    for place in ("hidden", "readout", "input"):
-        found = [math.log(units_in(p)) for p in weights if base.roles.place_of(p.name) == place]
+    for place in PLACES:
+        found = [math.log(read) for read in _reads(base, place)]
         if found:
             return math.exp(sum(found) / len(found))
     return 1.0
+
+
+def input_share(network: Network, base_width: float) -> float:
+    """Return the share that input layers get of the rate their inputs' size asks for: 1 where it is not bounded."""
+    shares = [min(1.0, read / (LEAST_READ * base_width)) for read in _reads(network, "input")]
+    return sum(shares) / len(shares) if shares else 1.0
+
+
+def _reads(network: Network, place: Place) -> list[float]:
+    """Return how many units every weight at a place reads."""
+    weights = [p for p in network.graph.parameters if p.role == "weight" and p.name in network.roles.edges_of]
+    return [units_in(p) for p in weights if network.roles.place_of(p.name) == place]
 
 
 def width_factor(
