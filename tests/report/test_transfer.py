@@ -57,6 +57,11 @@ def record(*, calibrates: bool = False) -> dict[str, Any]:
     return copied
 
 
+def rivals_row(rival: str, regret: float, no_worse: str, steps: int) -> str:
+    """Return the pattern of a row of the rivals' table."""
+    return rf"^\| made-up \| {rival} \| {regret:.3f} \(.*\) \| .* \| 0 \| {no_worse} \| {steps} \|$"
+
+
 def test_the_tables_hold_the_records_figures() -> None:
     text = markdown(record())
     methods = record()["results"]["families"][0]["methods"]
@@ -64,7 +69,8 @@ def test_the_tables_hold_the_records_figures() -> None:
     assert "Measured on: a GPU, torch 2.0, commit abc, tf32." in text
     (glance,) = re.findall(r"^\| made-up chains \(`made-up`\) \| 3 \| (.*) \|$", text, flags=re.MULTILINE)
     expected = [shown(methods[name]["mean_regret"]) for name in (*METHODS, SEARCHED)]
-    assert glance.split(" | ") == [f"{expected[0]} [1]", *expected[1:]]
+    constant = record()["results"]["families"][0]["best_constant"]
+    assert glance.split(" | ") == [f"{expected[0]} [1]", *expected[1:], f"{constant['mean_regret']:.3f}"]
     for name, figures in methods.items():
         (row,) = re.findall(rf"^\| made-up \| {re.escape(name)} \| 3 \| (.*) \|$", text, flags=re.MULTILINE)
         cells = row.split(" | ")
@@ -72,7 +78,8 @@ def test_the_tables_hold_the_records_figures() -> None:
         assert cells[-2:] == [str(figures["diverged"]), f"{figures['target_steps']:.0f}"]
     assert methods["constant"]["diverged"] == 1
     assert methods["constant"]["mean_regret"]["value"] == pytest.approx((2 * 0.15 + math.log(10) - 1.5) / 3)
-    assert re.search(r"^\| made-up \| range test \| -0\.050 \(.*\) \| .* \| 0 \| 100 \|$", text, flags=re.MULTILINE)
+    assert re.search(rivals_row("range test", -0.05, "0 of 3", 100), text, flags=re.MULTILINE)
+    assert re.search(rivals_row("weighted", 0.15, "", 0), text, flags=re.MULTILINE)
     assert "| made-up | chain | 1.00 |" in text
     assert "| made-up | chain, width 512 | best_at_edge |" in text
     assert text.endswith("having no answer: gone.")
@@ -82,6 +89,16 @@ def test_every_table_is_whole() -> None:
     for text in (markdown(record()), markdown(record(calibrates=True))):
         for block in re.findall(r"(?:^\|.*\|\n?)+", text, flags=re.MULTILINE):
             assert len({line.count("|") for line in block.strip().splitlines()}) == 1
+
+
+def test_families_under_both_initialisations_stand_side_by_side() -> None:
+    both = record()
+    (one,) = both["results"]["families"]
+    other = {**one, "family": "made-up-conserve", "best_loss": 1.25}
+    both["results"]["families"].append(other)
+    regret = shown(one["methods"]["weighted"]["mean_regret"], interval=True)
+    assert f"| made-up | 1.500 | 1.250 | {regret} | {regret} |" in markdown(both)
+    assert "conserve" not in markdown(record())
 
 
 def test_families_rules_were_fitted_on_stand_apart() -> None:

@@ -22,7 +22,7 @@ from evenstep.search.job import Copy, Data, Job
 from evenstep.study.transfer import benchmark
 from evenstep.study.transfer.benchmark import FamilyResult, Place, Progress, run
 from evenstep.study.transfer.families import Architecture, Family, Setting
-from evenstep.study.transfer.measure import DIVERGED, METHODS, SEARCHED, predictions
+from evenstep.study.transfer.measure import DIVERGED, METHODS, SEARCHED, Curve, Measured, predictions
 from tests.study.small import FAMILY, SETTING, TRAINING
 
 torch.set_num_threads(1)
@@ -166,6 +166,17 @@ def test_a_family_whose_base_has_no_truth_is_left_out(monkeypatch: pytest.Monkey
     assert list(run([FAMILY], Place(device="cpu"), TRAINING, said.append)) == []
     assert "left out: the search of its base says all_diverged" in said[-1].message
     assert said[-1].done == said[-1].total == 1
+
+
+def test_the_best_constant_rate_is_the_one_that_loses_least_over_all() -> None:
+    """Two architectures whose losses are known at 1, 2 and 4: at 2 one loses 0.1, elsewhere more is lost."""
+    curves: list[Curve] = [{1.0: (1.5,), 2.0: (1.6,), 4.0: (2.0,)}, {1.0: (1.9,), 2.0: (1.4,), 4.0: (1.5,)}]
+    measured = tuple(
+        Measured(Architecture(f"{place}", "2"), "ok", 1.0, curve, {}, {}) for place, curve in enumerate(curves)
+    )
+    found = FamilyResult(FAMILY, 1.0, measured).best_constant()
+    assert found == {"lr": 2.0, "mean_regret": pytest.approx(0.05)}
+    assert FamilyResult(FAMILY, 1.0, ()).best_constant() is None
 
 
 def test_drift_is_over_the_widths_of_one_shape() -> None:

@@ -22,6 +22,7 @@ from evenstep.study.transfer.measure import (
     _minimum,
     curve_from_list,
     curve_to_list,
+    loss_between,
     next_positions,
 )
 
@@ -109,6 +110,17 @@ def test_rates_off_the_lattice_do_not_move_the_truth() -> None:
     assert _minimum(curve | {1.2345: (0.1,), 0.777: (0.2,)}) == before
 
 
+def test_rates_with_fewer_seeds_do_not_move_the_truth() -> None:
+    """A flat bottom reaches beyond the octave around the best; who tried what there must not matter."""
+    curve, _, _ = searched(lambda p: 1 + 0.0001 * (p - 1.7) ** 2)
+    both: Curve = {lr: losses * 2 for lr, losses in curve.items()}
+    before = _minimum(both, 2)
+    scouted: Curve = {rate_at(1.0, p): (0.999,) for p in (6, 7, 9, -5) if rate_at(1.0, p) not in both}
+    assert len(scouted) == 3
+    assert _minimum(both | scouted, 2) == before
+    assert _minimum(both | scouted, 1) != before
+
+
 @pytest.mark.parametrize("minimum", [-5.3, 0.0, 4.9])
 def test_a_noisy_parabolas_minimum_is_recovered(minimum: float) -> None:
     """Noise as of three seeds on CIFAR-10, curvature as of its losses: the truth is right to a third of an octave."""
@@ -146,6 +158,13 @@ def test_a_regret_is_not_negative_where_nothing_beats_guessing() -> None:
     one = measured((math.inf,), best=3.0)
     assert one.regret(one.choices["m"].loss) == 0.0
     assert one.regret(2.9) < 0  # a rival may be better than the family's own optimiser
+
+
+def test_a_loss_between_measured_rates_is_on_the_line_over_the_logarithm_of_the_rate() -> None:
+    curve: Curve = {1.0: (2.0, 4.0), 4.0: (1.0,), 8.0: (math.inf,)}
+    tried = {0.5: 3.0, 1.0: 3.0, 2.0: 2.0, 2 * math.sqrt(2): 1.5, 4.0: 1.0, 5.0: math.inf, 8.0: math.inf, 9.0: math.inf}
+    for lr, loss in tried.items():
+        assert loss_between(curve, lr) == pytest.approx(loss)
 
 
 def test_curves_survive_plain_values() -> None:

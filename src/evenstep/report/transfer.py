@@ -74,6 +74,8 @@ def markdown(record: Mapping[str, Any]) -> str:
     for title, some in (("Mean regret, nats", judged), ("Mean regret on the families rules were fitted on", fitted)):
         if some:
             parts.append(f"### {title}\n\n" + _at_a_glance(some))
+    if twins := _twins(families):
+        parts.append("### Init `degree` against `conserve`\n\n" + twins)
     parts.append("### All figures\n\n" + _all_figures(families))
     if rivals := [one for one in families if one["rivals"]]:
         parts.append("### Rivals, on the target itself\n\n" + _rivals(rivals))
@@ -131,8 +133,25 @@ def _at_a_glance(families: Sequence[Mapping[str, Any]]) -> str:
         for method in methods:
             figures = one["methods"].get(method)
             row.append("–" if figures is None else shown(figures["mean_regret"]) + _lost(figures["diverged"]))
+        row.append(shown({"value": (one["best_constant"] or {}).get("mean_regret"), "low": None, "high": None}))
         rows.append(row)
-    return _table(["family", "n", *methods], rows)
+    return _table(["family", "n", *methods, "best constant, in hindsight"], rows)
+
+
+def _twins(families: Sequence[Mapping[str, Any]]) -> str:
+    """Return best losses and regrets of families that were measured under both initialisations."""
+    by_name = {one["family"]: one for one in families}
+    rows = []
+    for name, other in by_name.items():
+        one = by_name.get(name.removesuffix("-conserve"))
+        if one is None or one is other or not one["n"] or not other["n"]:
+            continue
+        row = [one["family"]]
+        row += [f"{both['best_loss']:.3f}" for both in (one, other)]
+        row += [shown(both["methods"]["weighted"]["mean_regret"], interval=True) for both in (one, other)]
+        rows.append(row)
+    head = ["family", "mean best loss, degree", "conserve", "mean regret of weighted, degree", "conserve"]
+    return _table(head, rows) if rows else ""
 
 
 def _lost(diverged: int) -> str:
@@ -159,10 +178,10 @@ def _rivals(families: Sequence[Mapping[str, Any]]) -> str:
         beside = {name: one["methods"][name] for name in ("weighted", "searched") if name in one["methods"]}
         for name, figures in (*one["rivals"].items(), *beside.items()):
             row = [one["family"], name, shown(figures["mean_regret"], interval=True), shown(figures["p90_regret"])]
-            rows.append([*row, str(figures["diverged"]), f"{figures['target_steps']:.0f}"])
-    return _table(
-        ["family", "rival", "mean loss above the best (95%)", "p90", "diverged", "cost in target steps"], rows
-    )
+            no_worse = f"{figures['weighted_no_worse']} of {one['n']}" if "weighted_no_worse" in figures else ""
+            rows.append([*row, str(figures["diverged"]), no_worse, f"{figures['target_steps']:.0f}"])
+    head = ["family", "rival", "mean loss above the best (95%)", "p90", "diverged", "`weighted` no worse"]
+    return _table([*head, "cost in target steps"], rows)
 
 
 def _methods(families: Sequence[Mapping[str, Any]]) -> list[str]:

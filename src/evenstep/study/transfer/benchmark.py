@@ -36,6 +36,7 @@ from evenstep.study.transfer.measure import (
     Known,
     Measured,
     Training,
+    loss_between,
     measure,
     predictions,
 )
@@ -115,18 +116,37 @@ class FamilyResult:
         }
 
     def rivals(self) -> dict[str, dict[str, Any]]:
-        """Return what every rival's losses are above the best, and what it costs on the target, as plain values."""
+        """Return what every rival's losses are above the best, and what it costs on the target, as plain values.
+
+        `weighted_no_worse` counts the architectures on which the rule's rate ends at the rival's loss or below.
+        """
         found = {}
         for name in self.known[0].attempts if self.known else {}:
             attempts = [(one, one.attempts[name]) for one in self.known if name in one.attempts]
             mean, p90 = statistics.mean_and_p90([one.regret(attempt.loss) for one, attempt in attempts])
+            ours = [one.choices["weighted"].loss <= attempt.loss for one, attempt in attempts]
             found[name] = {
+                "weighted_no_worse": sum(ours),
                 "mean_regret": mean.to_dict(),
                 "p90_regret": p90.to_dict(),
                 "diverged": sum(not attempt.loss <= DIVERGED for _, attempt in attempts),
                 "target_steps": sum(attempt.steps for _, attempt in attempts) / len(attempts),
             }
         return found
+
+    def best_constant(self) -> dict[str, float] | None:
+        """Return the one rate for all that would have lost least, known in hindsight only, and its mean regret.
+
+        Losses at that rate lie between measured ones; beyond those it gets the last, the better of what it may be.
+        """
+        if not self.known:
+            return None
+        tried = {
+            rate: sum(one.regret(loss_between(one.curve, rate)) for one in self.known) / len(self.known)
+            for rate in dict.fromkeys(rate for one in self.known for rate in one.curve)
+        }
+        best = min(tried, key=lambda rate: tried[rate])
+        return {"lr": best, "mean_regret": tried[best]}
 
     def drift(self) -> dict[str, float]:
         """Return by how many octaves the searched rate differs over the widths of one shape, for every shape."""
@@ -153,6 +173,8 @@ class FamilyResult:
             "without_truth": {one.architecture.name: one.status for one in self.measured if one.true_lr is None},
             "methods": methods,
             "rivals": self.rivals(),
+            "best_constant": self.best_constant(),
+            "best_loss": sum(one.best_loss for one in self.known) / len(self.known) if self.known else None,
             "drift": self.drift(),
             "measured_on": [asdict(origin) for origin in self.origins],
         }

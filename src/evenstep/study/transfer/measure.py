@@ -247,7 +247,7 @@ def measure(
             break
         curve |= bench.losses(setting, architecture, missing, seeds, curve)
     choices = {name: Choice(lr, curve[lr]) for name, lr in picked.items() if lr in curve}
-    true_lr = _minimum(curve) if status == "ok" else None
+    true_lr = _minimum(curve, every) if status == "ok" else None
     if true_lr is not None and picked:
         tried = sum(len(losses) for lr, losses in curve.items() if _position(lr) is not None)
         lr = _as_known(true_lr, curve)
@@ -295,6 +295,17 @@ def means(curve: Curve) -> dict[float, float]:
     return {lr: sum(losses) / len(losses) for lr, losses in curve.items()}
 
 
+def loss_between(curve: Curve, lr: float) -> float:
+    """Return the mean loss at a rate, between measured ones along the logarithm of the rate, beyond them the last."""
+    found = sorted(means(curve).items())
+    below = max((one for one in found if one[0] <= lr), default=found[0])
+    above = min((one for one in found if one[0] >= lr), default=found[-1])
+    if below[0] == above[0]:
+        return below[1]
+    part = math.log(lr / below[0]) / math.log(above[0] / below[0])
+    return (1 - part) * below[1] + part * above[1]
+
+
 def _on_lattice(curve: Curve) -> dict[int, float]:
     """Return the mean losses at those rates that are whole quarter octaves, by position."""
     found = {}
@@ -311,9 +322,12 @@ def _position(lr: float) -> int | None:
     return position if lr == rate_at(1.0, position) else None
 
 
-def _minimum(curve: Curve) -> float:
-    """Return the rate at the minimum of the parabola through the nearly best rates, or the best where there is none."""
-    found = _on_lattice(curve)
+def _minimum(curve: Curve, seeds: int = 1) -> float:
+    """Return the rate at the minimum of the parabola through the nearly best rates, or the best where there is none.
+
+    Rates with fewer seeds than asked for, far from the best, do not count: how many are known is chance.
+    """
+    found = _on_lattice({lr: losses for lr, losses in curve.items() if len(losses) >= seeds})
     best = min(found, key=lambda position: found[position])
     estimate = parabola_minimum(found)
     return math.pow(2.0, (best if estimate is None else estimate) / OCTAVE)
