@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from evenstep.errors import EvenstepError, GraphError, InputError, PlanError, TraceError
     from evenstep.graph import Edge, Graph, Parameter, Vertex
     from evenstep.module import initialize_, ops, param_groups, plan, register_op, trace
+    from evenstep.report.page import write_report
     from evenstep.rules import ParameterPlan, PathMoments, Plan, path_moments, plan_graph
     from evenstep.search import Check, LRSearch, check, search_lr
 
@@ -23,6 +24,7 @@ _HOMES = {
     "evenstep.graph": ("Edge", "Graph", "Parameter", "Vertex"),
     "evenstep.rules": ("ParameterPlan", "PathMoments", "Plan", "path_moments", "plan_graph"),
     "evenstep.module": ("initialize_", "ops", "param_groups", "plan", "register_op", "trace"),
+    "evenstep.report.page": ("write_report",),
     "evenstep.search": ("Check", "LRSearch", "check", "search_lr"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -53,6 +55,7 @@ __all__ = [
     "register_op",
     "search_lr",
     "trace",
+    "write_report",
 ]
 
 

@@ -77,7 +77,7 @@ def test_a_truncated_file_is_refused(folder: Path) -> None:
 def test_a_label_above_nine_is_refused(folder: Path) -> None:
     path = folder / "cifar-10-batches-bin" / "test_batch.bin"
     path.write_bytes(b"\x0a" + path.read_bytes()[1:])
-    with pytest.raises(InputError, match=r"test_batch.bin' holds the label 10, above 9"):
+    with pytest.raises(InputError, match=r"test_batch.bin' holds the label 10, outside 0 to 9"):
         cifar10(folder)
 
 

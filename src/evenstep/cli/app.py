@@ -9,8 +9,10 @@ import typer
 
 from evenstep import __version__
 from evenstep.cli.check import check
+from evenstep.cli.data_command import data
 from evenstep.cli.demo import demo
 from evenstep.cli.plan import plan
+from evenstep.cli.report import report
 from evenstep.cli.runs import runs
 from evenstep.cli.search import search
 from evenstep.cli.study import study
@@ -26,9 +28,11 @@ app = typer.Typer(
 app.command()(plan)
 app.command()(search)
 app.command()(check)
+app.command()(report)
 app.command()(demo)
 app.add_typer(runs)
 app.add_typer(study)
+app.add_typer(data)
 
 
 @app.callback()

@@ -15,11 +15,17 @@ def load_data(source: str) -> Any:
         from evenstep.data import digits
 
         return digits().train
+    path = Path(source)
+    if path.is_dir():
+        from evenstep.data import load_folder
+
+        return load_folder(path).train
     if ":" in source:
         return load_function(source, returns="(inputs, targets)")()
-    path = Path(source)
     if path.suffix not in (".npz", ".pt"):
-        raise InputError(f"data is '{source}'; give 'digits', a file .npz or .pt, or 'file.py:function'")
+        raise InputError(
+            f"data is '{source}'; give 'digits', a file .npz or .pt, the folder of a data set, or 'file.py:function'"
+        )
     if not path.is_file():
         raise InputError(f"there is no file '{source}'; give another --data")
     return _from_file(path)

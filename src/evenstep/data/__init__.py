@@ -1,6 +1,34 @@
-"""Data sets: scikit-learn's digits, which need no download, and CIFAR-10 from its official files."""
+"""Data sets: scikit-learn's digits, which need no download, and image data sets from their official files."""
 
-from evenstep.data.cifar10 import cifar10
-from evenstep.data.digits import Split, digits
+from evenstep.data.augment import Moves, augment, draw_moves, moved
+from evenstep.data.cifar import cifar10, cifar100
+from evenstep.data.digits import digits
+from evenstep.data.fetch import Fetched, fetch
+from evenstep.data.folder import FileCheck, FolderCheck, check_folder, load_folder
+from evenstep.data.imagenet import imagenet, imagenet16_120
+from evenstep.data.official import DATA_SETS, Archive, DataSet, OfficialFile, Version
+from evenstep.data.split import Split
 
-__all__ = ["Split", "cifar10", "digits"]
+__all__ = [
+    "DATA_SETS",
+    "Archive",
+    "DataSet",
+    "Fetched",
+    "FileCheck",
+    "FolderCheck",
+    "Moves",
+    "OfficialFile",
+    "Split",
+    "Version",
+    "augment",
+    "check_folder",
+    "cifar10",
+    "cifar100",
+    "digits",
+    "draw_moves",
+    "fetch",
+    "imagenet",
+    "imagenet16_120",
+    "load_folder",
+    "moved",
+]

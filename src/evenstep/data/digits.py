@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
-from torch import Tensor
 
+from evenstep.data.split import Split
 from evenstep.errors import InputError
 
 
-@dataclass(frozen=True)
-class Split:
-    """Hold training and test images [n, 1, 8, 8] with their labels [n]."""
-
-    train: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
-
-
 def digits(*, test_size: int = 360, seed: int = 0) -> Split:
-    """Return the digits, standardised to mean 0 and second moment 1 over the training images."""
+    """Return the digits [n, 1, 8, 8], standardised to mean 0 and second moment 1 over the training images."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:

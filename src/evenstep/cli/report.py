@@ -1,0 +1,51 @@
+"""`evenstep report`: one HTML page that shows plans, searches, checks and studies."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evenstep.errors import InputError
+
+
+def report(
+    run_or_plan: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN_OR_PLAN",
+            help="Files: a plan, a search or a check as JSON, a store of runs, a study's record.json; '-' reads JSON "
+            "from standard input.",
+        ),
+    ],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="The page's title.")] = "",
+    run: Annotated[str, typer.Option(help="Of a store, only the search whose configuration begins so.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write one self-contained page: graph, parameter table, searches, coordinate check and studies."""
+    if not output.parent.is_dir():
+        raise InputError(f"there is no folder '{output.parent}' for the page; make it, or give another --output")
+    if run_or_plan.count("-") > 1:
+        raise InputError("standard input is named twice; give '-' once")
+    # Loaded here: torch takes seconds, and wrong options are said before.
+    from evenstep.report.page.parts import Part
+    from evenstep.report.page.reading import part_of_text, read
+    from evenstep.report.page.writing import render, write_page
+
+    parts: list[Part] = []
+    for name in run_or_plan:
+        if name == "-":
+            parts.append(part_of_text(sys.stdin.read(), name="", where="standard input"))
+        else:
+            parts.extend(read(Path(name), run=run))
+    write_page(render(parts, title=title), output)
+    if as_json:
+        kinds = [type(part).__name__.removesuffix("Part").lower() for part in parts]
+        print(json.dumps({"report": str(output), "parts": kinds}))
+    else:
+        print(f"report: {output}")

@@ -1,0 +1,148 @@
+"""Fold a drawing that is too large to read: items of one module become one box, that holds them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+
+from evenstep.report.page.items import Item, Line, Picture
+
+READABLE = 60  # items that are drawn without folding
+_CROWDED = 40  # members of one box
+_RANGE = 20  # members of a box that stands for a range of others
+_TOO_FEW = 3  # items that are worth a box
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A box: its label inside the box around it, the module's path, and what it holds, items by their places."""
+
+    label: str
+    prefix: tuple[str, ...]
+    members: tuple[Fold | int, ...]
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """All items in the box, in boxes inside it too."""
+        return tuple(
+            place for member in self.members for place in (member.places if isinstance(member, Fold) else (member,))
+        )
+
+
+def fold(picture: Picture, *, readable: int = READABLE) -> Fold:
+    """Return the outermost box of a drawing; it holds boxes only where there are more items than one can read.
+
+    A box is a stretch of one order of the items in which every line points forward, so lines between boxes form no
+    cycle either, whatever the modules are named.
+    """
+    items = picture.items
+    if len(items) <= readable:
+        return Fold("", (), tuple(range(len(items))))
+    return _opened(_boxed(_order(items, picture.lines), items, ()))
+
+
+def _opened(outermost: Fold) -> Fold:
+    """Open a box that is the only one, as that of a model wrapped in another is: one click less to see anything."""
+    while len(found := [member for member in outermost.members if isinstance(member, Fold)]) == 1:
+        (only,) = found
+        if len(outermost.members) + len(only.members) > _CROWDED:
+            break
+        inner = [
+            replace(member, label=f"{only.label}.{member.label}") if isinstance(member, Fold) else member
+            for member in only.members
+        ]
+        at = outermost.members.index(only)
+        outermost = replace(outermost, members=(*outermost.members[:at], *inner, *outermost.members[at + 1 :]))
+    return outermost
+
+
+def _order(items: Sequence[Item], lines: Sequence[Line]) -> list[int]:
+    """Return the items so that lines point forward, staying in a module as long as there is anything ready in it."""
+    following: list[list[int]] = [[] for _ in items]
+    waiting = [0] * len(items)
+    for line in lines:
+        following[line.source].append(line.target)
+        waiting[line.target] += 1
+    ready = [place for place in range(len(items)) if not waiting[place]]
+    order: list[int] = []
+    last: tuple[str, ...] = ()
+    while ready:
+        chosen = max(ready, key=lambda place: (_shared(items[place].module, last), -place))
+        ready.remove(chosen)
+        order.append(chosen)
+        last = items[chosen].module
+        for target in following[chosen]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                ready.append(target)
+    return order
+
+
+def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+    count = 0
+    for left, right in zip(one, other, strict=False):
+        if left != right:
+            break
+        count += 1
+    return count
+
+
+def _boxed(order: Sequence[int], items: Sequence[Item], prefix: tuple[str, ...]) -> Fold:
+    """Return the box of a stretch of items that all begin with `prefix`."""
+    depth = len(prefix) + 1
+    runs = [list(run) for _, run in groupby(order, key=lambda place: items[place].module[:depth])]
+    while len(runs) == 1 and len(prefix) < min(len(items[place].module) for place in order):
+        prefix = items[order[0]].module[:depth]  # one module that holds all: nothing to choose here, go inside
+        depth += 1
+        runs = [list(run) for _, run in groupby(order, key=lambda place: items[place].module[:depth])]
+    members: list[Fold | int] = []
+    for run in runs:
+        inner = items[run[0]].module[:depth]
+        if len(run) < _TOO_FEW or inner == prefix:
+            members.extend(run)
+        else:
+            made = _boxed(run, items, inner)
+            members.append(replace(made, label=".".join(made.prefix[len(prefix) :])))
+    return Fold("", prefix, _ranges(_numbered(members), items, prefix))
+
+
+def _numbered(members: list[Fold | int]) -> list[Fold | int]:
+    """Tell apart boxes of one module, which the network leaves and comes back to."""
+    often = Counter(member.label for member in members if isinstance(member, Fold))
+    seen: Counter[str] = Counter()
+    told: list[Fold | int] = []
+    for member in members:
+        if isinstance(member, Fold) and often[member.label] > 1:
+            seen[member.label] += 1
+            member = replace(member, label=f"{member.label} ({seen[member.label]} of {often[member.label]})")
+        told.append(member)
+    return told
+
+
+def _ranges(members: Sequence[Fold | int], items: Sequence[Item], prefix: tuple[str, ...]) -> tuple[Fold | int, ...]:
+    """Put neighbours into boxes of their own, as often as it takes, where one box would hold too many."""
+    while len(members) > _CROWDED:
+        parts = -(-len(members) // _RANGE)
+        cuts = [len(members) * part // parts for part in range(parts + 1)]
+        pieces = [tuple(members[start:end]) for start, end in pairwise(cuts)]
+        members = [
+            Fold(f"{_label(piece[0], items, prefix)} … {_label(piece[-1], items, prefix)}", prefix, piece)
+            for piece in pieces
+        ]
+    return tuple(members)
+
+
+def _label(member: Fold | int, items: Sequence[Item], prefix: tuple[str, ...]) -> str:
+    if isinstance(member, Fold):
+        return member.label.split(" … ")[0]
+    item = items[member]
+    return label_inside(item, prefix) if item.kind == "layer" else item.title
+
+
+def label_inside(item: Item, prefix: tuple[str, ...]) -> str:
+    """Return an item's label in the box of a module, without the names the box has already."""
+    if item.kind == "layer" and prefix and item.module[: len(prefix)] == prefix:
+        return ".".join(item.module[len(prefix) :]) or item.label
+    return item.label

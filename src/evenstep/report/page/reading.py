@@ -1,0 +1,235 @@
+"""Read what a page shows from files: what commands print with `--json`, records, and stores of finished copies."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import EvenstepError, InputError
+from evenstep.graph import Edge, Graph, Parameter, Vertex
+from evenstep.report.page.parts import CheckPart, Part, PlanPart, SearchPart, StudyPart
+from evenstep.report.page.sections import section
+from evenstep.rules import Plan
+from evenstep.rules.plan import FORMAT, any_digits
+from evenstep.search import Check, LRSearch, Store
+from evenstep.search.changes import Changes
+from evenstep.search.checking import CheckedNetwork, Trend
+from evenstep.search.result import chosen
+from evenstep.search.store import Row
+
+KNOWN_FILES = (
+    "a plan (plan.to_json(), or `evenstep plan --json`), a search (`evenstep search --json`), a store "
+    "(`evenstep search --store`), a check (`evenstep check --json`), or a study (record.json of `evenstep study`)"
+)
+_SQLITE = b"SQLite format 3\x00"
+_MANY = 20  # searches that one page shows without being asked for each
+
+
+def read(path: Path, *, run: str = "") -> tuple[Part, ...]:
+    """Return what a file holds, named after it; `run` is the beginning of the configuration of a store's search."""
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_SQLITE)) == _SQLITE:
+                return _from_store(path, run)
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"there is no file '{path}'; give one that holds {KNOWN_FILES}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"'{path}' is of another kind; give a file that holds {KNOWN_FILES}") from None
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}; give another file") from None
+    part = part_of_text(text, name=path.stem, where=f"'{path}'")
+    if isinstance(part, StudyPart):
+        return (_with_rows(part, path.with_name("table.csv")),)
+    return (part,)
+
+
+def part_of_text(text: str, *, name: str, where: str) -> Part:
+    """Return what a JSON text holds; `where` is what an error calls it."""
+    try:
+        with any_digits():
+            values = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError(f"{where} is of another kind; give a file that holds {KNOWN_FILES}") from None
+    found = part_of_values(values, name=name, where=where) if isinstance(values, dict) else None
+    if found is None:
+        raise InputError(f"{where} is of another kind; give a file that holds {KNOWN_FILES}")
+    return found
+
+
+def part_of_values(values: Mapping[str, Any], *, name: str, where: str) -> Part | None:
+    """Return the part that plain values describe, None where they are of no known kind."""
+    try:
+        found = _part(values, name)
+        if found is not None:
+            section(found, 0)  # what cannot be shown is damaged, and this is where it is said whose fault it is
+        return found
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise InputError(
+            f"{where} is damaged ({type(error).__name__}: {error}); write it again with the command it came from"
+        ) from None
+    except EvenstepError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _part(values: Mapping[str, Any], name: str) -> Part | None:
+    if values.get("format") == FORMAT:
+        return _plan(values, name)
+    if {"grid", "losses", "best"} <= values.keys():
+        return SearchPart(name, _search(values))
+    if {"verdict", "trends", "networks"} <= values.keys():
+        said = [f"{key} {values[key]}" for key in ("rule", "init") if key in values]
+        return CheckPart(name, _check(values), str(values.get("over", "network")), ", ".join(said))
+    results = values.get("results", values)
+    if isinstance(results, Mapping) and {"families", "left_out"} <= results.keys():
+        return _study(values, results, name)
+    return None
+
+
+def _plan(values: Mapping[str, Any], name: str) -> PlanPart:
+    own = str(values.get("code", "")) or name
+    with any_digits():
+        if "graph" in values:
+            return PlanPart(own, Plan.from_json(json.dumps(values)))
+        # A graph of the same parameters and nothing else stands in, so that the plan is checked as any other.
+        listed = [
+            Parameter(p["name"], p.get("role", "weight"), tuple(p.get("shape", ()))) for p in values["parameters"]
+        ]
+        graph = _stand_in(listed)
+        return PlanPart(own, Plan.from_json(json.dumps({**values, "graph": graph.to_dict()})), has_graph=False)
+
+
+def _stand_in(parameters: Sequence[Parameter] = ()) -> Graph:
+    ends = (Vertex("input"), Vertex("output"))
+    return Graph.build(
+        ends, [Edge("input", "output", "identity")], inputs=["input"], outputs=["output"], parameters=parameters
+    )
+
+
+def _search(values: Mapping[str, Any]) -> LRSearch:
+    grid = tuple(map(float, values["grid"]))
+    losses = tuple(tuple(map(_or_infinite, seeds)) for seeds in values["losses"])
+    if not grid or len(grid) != len(losses) or not all(losses) or list(grid) != sorted(grid) or grid[0] <= 0:
+        raise ValueError(f"{len(grid)} learning rates and {len(losses)} lists of losses make no search")
+    found = chosen(grid, losses, _stand_in())
+    best = float(values["best"] if values["best"] is not None else math.nan)
+    low, high = values.get("bracket") or found.bracket
+    interval = values.get("interval")
+    return LRSearch(
+        grid,
+        losses,
+        best,
+        (float(low), float(high)),
+        values.get("status", found.status),
+        found.graph,
+        None if values.get("estimate") is None else float(values["estimate"]),
+        None if interval is None else (float(interval[0]), float(interval[1])),
+    )
+
+
+def _check(values: Mapping[str, Any]) -> Check:
+    networks = tuple(
+        CheckedNetwork(
+            one["label"],
+            float(one["lr"]),
+            {
+                signal: Changes(
+                    _or_infinite(c["start"]), _or_infinite(c["predicted"]), tuple(map(_or_infinite, c["changes"]))
+                )
+                for signal, c in one["signals"].items()
+            },
+        )
+        for one in values["networks"]
+    )
+    trends, shown = (tuple(map(_trend, values[key])) for key in ("trends", "shown"))
+    if not trends or any(len(trend.values) != len(networks) for trend in (*trends, *shown)):
+        raise ValueError("its trends are not those of its networks")
+    tolerance, steps = float(values["tolerance"]), int(values["steps"])
+    return Check(networks, trends, shown, values["compare"], tolerance, steps, str(values["optimizer"]))
+
+
+def _trend(values: Mapping[str, Any]) -> Trend:
+    first, later = (tuple(map(_or_infinite, values[key])) for key in ("values", "later"))
+    return Trend(str(values["signal"]), bool(values["relative"]), first, later, _or_infinite(values["slope"]))
+
+
+def _study(values: Mapping[str, Any], results: Mapping[str, Any], name: str) -> StudyPart:
+    families = tuple(results["families"])
+    config, provenance = values.get("config", {}), values.get("provenance", {})
+    return StudyPart(name, families, tuple(results["left_out"]), (), config, provenance)
+
+
+def _with_rows(part: StudyPart, table: Path) -> StudyPart:
+    """Add every network's rates, which a study writes into a table beside its record."""
+    if not table.is_file():
+        return part
+    try:
+        with table.open(newline="", encoding="utf-8") as file:
+            rows = [{key: _cell(key, value) for key, value in row.items()} for row in csv.DictReader(file)]
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"'{table}' is damaged ({error}); run the study again, or move the file away") from None
+    return StudyPart(part.name, part.families, part.left_out, tuple(rows), part.config, part.provenance)
+
+
+def _cell(key: str | None, text: Any) -> Any:
+    if isinstance(key, str) and (key == "true_lr" or key.endswith(" lr")):
+        return value if text and 0 < (value := float(text)) < math.inf else None
+    return text
+
+
+def _from_store(path: Path, run: str) -> tuple[SearchPart, ...]:
+    _require_store(path)
+    store = Store(path)
+    try:
+        searches = [one for one in store.searches() if one["config"].startswith(run) and one["copies"]]
+        if not searches:
+            beginning = f" that begins with '{run}'" if run else ""
+            raise InputError(f"the store '{path}' has no finished copy of a search{beginning}; `evenstep runs list`")
+        if len(searches) > _MANY:
+            raise InputError(
+                f"the store '{path}' has {len(searches)} searches, too many for one page; choose with --run, by the "
+                "beginning of what `evenstep runs list` shows"
+            )
+        return tuple(_stored(one, store.rows(one["config"]), path.stem) for one in searches)
+    finally:
+        store.close()
+
+
+def _require_store(path: Path) -> None:
+    """Refuse other programs' databases before a store is made of them."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
+            tables = {name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.Error:
+        return  # the store itself says what is wrong
+    if not {"searches", "copies"} <= tables:
+        raise InputError(f"'{path}' is another program's database; give a file that holds {KNOWN_FILES}")
+
+
+def _stored(search: Mapping[str, Any], rows: Sequence[Row], name: str) -> SearchPart:
+    """Return a search from its finished copies; a rate whose seeds are not all there yet does not count."""
+    by_rate: dict[float, list[float]] = {}
+    for row in rows:
+        by_rate.setdefault(row.lr, []).append(row.loss)
+    seeds = max(map(len, by_rate.values()))
+    whole = {rate: tuple(losses) for rate, losses in sorted(by_rate.items()) if len(losses) == seeds}
+    recipe = search["description"].get("recipe", {})
+    known = [
+        f"{recipe[key]}" if key == "optimizer" else f"batch {recipe[key]}"
+        for key in ("optimizer", "batch_size")
+        if key in recipe
+    ]
+    if len(whole) < len(by_rate):
+        known.append(f"{len(by_rate) - len(whole)} learning rates are not finished and left out")
+    note = ", ".join([f"run {search['config'][:12]}", *known])
+    return SearchPart(name, chosen(tuple(whole), tuple(whole.values()), _stand_in()), note)
+
+
+def _or_infinite(value: float | None) -> float:
+    return math.inf if value is None else float(value)

@@ -1,0 +1,115 @@
+"""Write the page: one file with everything in it, there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from evenstep import __version__
+from evenstep.errors import InputError
+from evenstep.report.page.drawing import spacing
+from evenstep.report.page.parts import Part
+from evenstep.report.page.sections import PlanSection, Section, section
+from evenstep.report.page.subjects import Subject, parts_of
+
+_ORDER = ("plan", "search", "check", "study")
+
+
+def write_report(subjects: Subject | Iterable[Subject], path: str | os.PathLike[str], *, title: str = "") -> Path:
+    """Write one self-contained HTML page about plans, searches, checks and studies, and return where it is.
+
+    `subjects` is one of them (a `Plan`, an `LRSearch`, a `Check`, a family's result or a study's record), the path of a
+    file that holds one, a list of such, or a mapping from names, which become headings, to such.
+    """
+    target = Path(path)
+    write_page(render(parts_of(subjects), title=title), target)
+    return target
+
+
+def render(parts: Sequence[Part], *, title: str = "") -> str:
+    """Return the page of parts as HTML text."""
+    if not isinstance(title, str):
+        raise InputError(f"title is {title!r}; give a text")
+    sections = sorted((section(part, place) for place, part in enumerate(parts)), key=lambda s: _ORDER.index(s.kind))
+    template = _environment().get_template("page.html")
+    return template.render(
+        title=title or _title(parts),
+        sections=sections,
+        versions=_versions(),
+        written=time.strftime("%Y-%m-%d"),
+        geometry=_geometry(sections),
+        style=_data("page.css"),
+        script=_data("page.js"),
+    )
+
+
+def write_page(page: str, path: Path) -> None:
+    """Write a page beside its place and move it there, so that no reader ever sees half of one."""
+    target = Path(os.path.realpath(path))
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        with unfinished.open("x", encoding="utf-8", errors="replace", newline="\n") as file:
+            file.write(page)
+        unfinished.replace(target)
+    except OSError as error:
+        _remove(unfinished)
+        raise InputError(
+            f"the report cannot be written to '{path}': {error.strerror}; give a file in a folder that you can write to"
+        ) from None
+    except BaseException:
+        _remove(unfinished)
+        raise
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return  # its folder is not there, or not a folder: neither is the file
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("evenstep.report.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _data(name: str) -> Markup:
+    """Return a file of the package as it is: our own text, which needs no escaping."""
+    return Markup(resources.files("evenstep.report.page").joinpath("templates", name).read_text(encoding="utf-8"))
+
+
+def _geometry(sections: Sequence[Section]) -> dict[str, Any]:
+    """Return what the script needs of the graphs that unfold."""
+    drawings = [s.drawing for s in sections if isinstance(s, PlanSection) and s.drawing and s.drawing.folds]
+    found: dict[str, Any] = {}
+    for drawing in drawings:
+        found |= drawing.geometry()
+    return {"drawings": found, **spacing()}
+
+
+def _title(parts: Sequence[Part]) -> str:
+    return parts[0].name if len(parts) == 1 and parts[0].name else "Learning rates, layer by layer"
+
+
+def _versions() -> tuple[tuple[str, str], ...]:
+    found = [("evenstep", __version__)]
+    for name in ("torch", "numpy"):
+        try:
+            found.append((name, metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            continue
+    return (*found, ("Python", platform.python_version()))

@@ -1,0 +1,309 @@
+"""Open the report page in headless Chromium and use it as a reader does: pointer, keyboard, phone, dark, print."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+import evenstep
+from tests.report.test_page import NASTY, a_check, a_record, a_search, chain, deep
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; it is in the extra 'dev'")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
+
+LAYER = "svg.network > .layer"
+
+
+@dataclass
+class Opened:
+    """A page in the browser, with what it complained of and what it asked the network for."""
+
+    page: Any
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+Open = Callable[..., Opened]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        # No sandbox: tests often run as root in a container, and the only page opened is our own.
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Write a report and open it; at the end see that nothing was complained of or asked for, whatever was done."""
+    contexts: list[Any] = []
+    pages: list[Opened] = []
+
+    def call(subjects: Any, *, width: int = 1100, height: int = 800, scheme: str = "light", **options: Any) -> Opened:
+        path = evenstep.write_report(subjects, tmp_path / f"{len(pages)}.html", **options)
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        context.set_default_timeout(20_000)
+        contexts.append(context)
+        found = Opened(context.new_page())
+        found.page.on("console", lambda message: found.complaints.append(message.text))
+        found.page.on("pageerror", lambda error: found.complaints.append(str(error)))
+        found.page.on("dialog", lambda dialog: found.complaints.append(dialog.message))
+        found.page.on("request", lambda request: found.requests.append(request.url))
+        found.page.goto(path.as_uri())
+        pages.append(found)
+        return found
+
+    yield call
+    for context in contexts:
+        context.close()
+    for number, found in enumerate(pages):
+        assert found.complaints == []
+        assert [url for url in found.requests if not url.startswith("data:")] == [
+            (tmp_path / f"{number}.html").as_uri()
+        ]
+
+
+def everything() -> dict[str, Any]:
+    return {"net": chain(["stem", "body.0", "body.1", "head"], skip=True), "base": a_search(), "widths": a_check()}
+
+
+def tip(page: Any) -> str:
+    return str(page.locator("#tip").inner_text()) if page.locator("#tip").is_visible() else ""
+
+
+def colours(png: bytes) -> int:
+    channels = np.rint(255 * imread(io.BytesIO(png))[:, :, :3]).astype(np.int64)
+    return len(np.unique(channels @ np.array([1 << 16, 1 << 8, 1])))
+
+
+def column(page: Any, place: int) -> list[str]:
+    return [text.strip() for text in page.locator(f".parameters tbody tr > :nth-child({place})").all_inner_texts()]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1100, 375])
+def test_the_page_is_drawn_and_fits(opened: Open, scheme: str, width: int) -> None:
+    page = opened({**everything(), "study": a_record()}, width=width, scheme=scheme).page
+    for selector in ("svg.network", ".parameters", ".search svg", ".check svg", ".study table"):
+        assert page.locator(selector).first.is_visible()
+    assert colours(page.screenshot(full_page=True)) > 50
+    assert colours(page.locator("svg.network").screenshot()) > 20
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] > 128")
+    assert light == (scheme == "light")
+
+
+def test_a_folded_graph_fits_a_phone_when_unfolded(opened: Open) -> None:
+    page = opened(deep(), width=375).page
+    page.click("[data-unfold]")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate("document.querySelector('.scroll.graph').scrollHeight > innerHeight")
+
+
+def test_pointing_at_a_layer_says_what_it_got(opened: Open) -> None:
+    plan = chain(["stem", "head"])
+    page = opened(plan).page
+    assert tip(page) == ""
+    page.hover(f"{LAYER} >> nth=0")
+    said = tip(page)
+    weight = plan["stem.weight"]
+    for text in ("stem.weight", "8 × 8", f"{weight.std:.4g}", f"{0.1 * weight.lr_scale:.4g}", weight.reason):
+        assert text in said
+    assert "path weight: 100 %" in said
+    page.hover("h1")
+    assert tip(page) == ""
+
+
+def test_the_keyboard_goes_everywhere(opened: Open) -> None:
+    page = opened(chain(["stem", "body", "head"])).page
+    page.focus(".skip")
+    page.keyboard.press("Tab")  # one stop for all of the graph
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "input"
+    page.keyboard.press("ArrowDown")
+    assert "stem.weight" in tip(page)
+    page.keyboard.press("ArrowDown")
+    assert "body.weight" in tip(page)
+    page.keyboard.press("ArrowUp")
+    assert "stem.weight" in tip(page)
+    page.keyboard.press("End")
+    assert "head.weight" in tip(page)
+    assert page.evaluate("document.activeElement.getAttribute('aria-describedby')") == "tip"
+    page.keyboard.press("Escape")
+    assert tip(page) == ""
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.type") == "search"  # out of the graph, to the filter
+
+
+def test_what_is_focused_is_scrolled_to_and_said(opened: Open) -> None:
+    page = opened(deep(), width=375, height=700).page
+    page.click("[data-unfold]")
+    page.focus("svg.network > .box >> nth=0")
+    for _ in range(12):
+        page.keyboard.press("ArrowDown")
+    inside = "r => r.top >= 0 && r.bottom <= innerHeight && r.left >= 0 && r.right <= innerWidth"
+    assert page.evaluate(f"({inside})(document.activeElement.querySelector('rect, circle').getBoundingClientRect())")
+    assert page.evaluate(f"({inside})(document.getElementById('tip').getBoundingClientRect())")
+
+
+def test_points_of_charts_speak_too(opened: Open) -> None:
+    page = opened(a_search()).page
+    page.hover(".mark.diverged[data-tip]")
+    assert "diverged: 1 of 2 seeds" in tip(page)
+    page.focus(".mark.mean >> nth=0")
+    assert "learning rate 0.1" in tip(page)
+    page.keyboard.press("ArrowRight")
+    assert "learning rate 0.2" in tip(page)
+    assert "chosen 0.2" in page.locator(".flag.chosen").text_content()
+    assert page.locator(".area.bracket").is_visible()
+
+
+def test_columns_sort_by_click_and_by_key(opened: Open) -> None:
+    plan = chain([f"layer{i}" for i in (10, 9, 1)])
+    page = opened(plan).page
+    name = page.locator(".parameters th button").nth(0)
+    name.click()
+    assert column(page, 1) == [f"layer{i}.{kind}" for i in (1, 9, 10) for kind in ("bias", "weight")]
+    assert page.locator(".parameters th").nth(0).get_attribute("aria-sort") == "ascending"
+    name.focus()
+    page.keyboard.press("Enter")
+    assert column(page, 1)[0] == "layer10.weight"
+    assert page.locator(".parameters th").nth(0).get_attribute("aria-sort") == "descending"
+    page.locator(".parameters th button").nth(4).focus()
+    page.keyboard.press("Space")
+    factors = list(map(float, column(page, 5)))
+    assert factors == sorted(factors)
+    assert page.locator(".parameters th").nth(0).get_attribute("aria-sort") == "none"
+
+
+def test_the_filter_narrows_and_counts(opened: Open) -> None:
+    page = opened(chain(["stem", "body", "head"])).page
+    page.fill("[data-filters]", "BODY.weight weight")
+    shown = page.locator(".parameters tbody tr:visible")
+    assert shown.count() == 1
+    assert shown.locator("th").inner_text() == "body.weight"
+    assert page.locator(".tools output").inner_text() == "1 of 6"
+    page.fill("[data-filters]", "no such thing")
+    assert shown.count() == 0
+    page.fill("[data-filters]", "")
+    assert shown.count() == 6
+    page.hover(f"{LAYER} >> nth=0")
+    assert "stem.weight" in tip(page)
+
+
+def overlaps(page: Any) -> int:
+    """Count visible boxes that lie on one another without one being inside the other."""
+    count: int = page.evaluate(
+        """() => {
+          const seen = [...document.querySelectorAll('.network .node')].filter((n) => n.getClientRects().length);
+          const at = (n) => n.querySelector(':scope > rect, :scope > circle').getBoundingClientRect();
+          const spots = seen.map(at);
+          let found = 0;
+          seen.forEach((one, i) => seen.forEach((other, j) => {
+            if (j <= i || one.contains(other) || other.contains(one)) return;
+            const [a, b] = [spots[i], spots[j]];
+            const e = 0.5;
+            found += a.left + e < b.right && b.left + e < a.right && a.top + e < b.bottom && b.top + e < a.bottom;
+          }));
+          return found;
+        }"""
+    )
+    return count
+
+
+def test_boxes_unfold_on_click_and_fold_again(opened: Open) -> None:
+    page = opened(deep()).page
+    visible = page.locator(".network .node:visible")
+    folded = visible.count()
+    height = page.locator("svg.network").bounding_box()["height"]
+    box = page.locator("svg.network > .box").nth(0)
+    assert box.get_attribute("aria-expanded") == "false"
+    box.click()
+    assert box.get_attribute("aria-expanded") == "true"
+    assert visible.count() > folded
+    assert page.locator("svg.network").bounding_box()["height"] > height
+    assert overlaps(page) == 0
+    inner = box.locator(".box").first
+    inner.click()
+    assert inner.get_attribute("aria-expanded") == "true"
+    assert box.get_attribute("aria-expanded") == "true"  # a click inside leaves the box around it open
+    assert overlaps(page) == 0
+    inner.locator(".layer").first.hover()
+    assert "stage0.0.first.weight" in tip(page)
+    box.locator(":scope > .label").click(force=True)
+    assert visible.count() == folded
+    assert page.locator("svg.network").bounding_box()["height"] == height
+
+
+def test_boxes_unfold_by_keyboard_and_all_at_once(opened: Open) -> None:
+    page = opened(deep()).page
+    page.focus("svg.network > .box >> nth=1")
+    page.keyboard.press("Enter")
+    assert page.locator("svg.network > .box").nth(1).get_attribute("aria-expanded") == "true"
+    page.keyboard.press("ArrowDown")  # into the box
+    assert page.evaluate("document.activeElement.parentElement.classList.contains('inside')")
+    page.click("[data-unfold]")
+    assert page.locator(".network .box[aria-expanded=false]").count() == 0
+    assert page.locator(".network .layer:visible").count() == 80
+    assert overlaps(page) == 0
+    page.click("[data-fold]")
+    assert page.locator(".network .layer:visible").count() == 0
+
+
+def test_unfolded_lines_meet_their_boxes(opened: Open) -> None:
+    """In the outermost drawing every line still ends where a node begins, after rows have moved."""
+    page = opened(deep()).page
+    page.locator("svg.network > .box").nth(1).click()
+    missed = page.evaluate(
+        """() => {
+          const svg = document.querySelector('.network');
+          const tops = [...svg.querySelectorAll(':scope > .node')].map((node) => node.transform.baseVal[0].matrix.f);
+          const lines = [...svg.querySelectorAll(':scope > .lines > path')];
+          return lines.filter((line) => {
+            const y = line.getPointAtLength(line.getTotalLength()).y;
+            return !tops.some((top) => Math.abs(top - y) < 1);
+          }).length;
+        }"""
+    )
+    assert missed == 0
+
+
+def test_names_cannot_do_anything(opened: Open) -> None:
+    plan = chain([f"{NASTY} {i}" for i in range(70)])
+    page = opened({NASTY: plan}, title=NASTY).page  # a dialog would be a complaint
+    page.click("[data-unfold]")
+    page.locator(".network .layer:visible").first.hover()
+    assert NASTY in tip(page)
+    page.fill("[data-filters]", NASTY.split()[0])
+    assert page.locator(".parameters tbody tr:visible").count() > 0
+    assert page.locator("h1").inner_text() == NASTY
+    assert page.locator("script").count() == 2
+
+
+def test_print_shows_all_rows_and_no_controls(opened: Open) -> None:
+    page = opened(deep()).page
+    page.emulate_media(media="print")
+    assert not page.locator("[data-filters]").is_visible()
+    assert not page.locator("[data-unfold]").is_visible()
+    assert page.evaluate("getComputedStyle(document.querySelector('.scroll.tall')).overflowY") == "visible"
+    assert page.locator(".parameters tbody tr:visible").count() == 160
+    assert colours(page.screenshot(full_page=True)) > 50
+
+
+def test_a_thousand_parameters(opened: Open) -> None:
+    plan = chain([f"stage{i // 50}.{i}" for i in range(500)], skip=True)
+    page = opened(plan).page
+    assert page.locator(".parameters tbody tr").count() == 1000
+    assert page.locator("svg.network > .node").count() <= 40
+    page.click("[data-unfold]")
+    assert page.locator(".network .layer:visible").count() == 500
