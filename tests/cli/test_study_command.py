@@ -85,7 +85,7 @@ def test_a_small_run_is_recorded_and_goes_on_from_its_ledger(study: Run, tmp_pat
         (("--device", "meta"), "which this machine has not"),
         (("--out", "file/inside"), "cannot be made"),
         (("--page", "nowhere.md"), "the page 'nowhere.md' cannot be written"),
-        (("--page", "file"), "the page has no lines '<!-- transfer table -->'"),
+        (("--page", "file"), "the page has no line '<!-- transfer table -->'"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(

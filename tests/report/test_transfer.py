@@ -14,7 +14,7 @@ import pytest
 from matplotlib.image import imread
 
 from evenstep.errors import InputError
-from evenstep.report.transfer import BEGIN, COLOURS, END, draw_transfer, markdown, shown, with_table, write_rows
+from evenstep.report.transfer import COLOURS, draw_transfer, filled, glance, markdown, shown, write_rows
 from evenstep.search.grid import rate_at
 from evenstep.study.transfer.benchmark import FamilyResult
 from evenstep.study.transfer.families import Architecture, Family, Setting
@@ -106,21 +106,30 @@ def test_families_rules_were_fitted_on_stand_apart() -> None:
     assert "fitted on" in markdown(record(calibrates=True))
 
 
-def test_a_table_is_put_between_its_marks_again_and_again() -> None:
-    page = f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n"
-    once = with_table(page, "new")
-    assert once == f"before\n\n{BEGIN}\nnew\n{END}\n\nafter\n"
-    assert with_table(once, "new") == once
-    for wrong in ("nothing", BEGIN, END, f"{END}{BEGIN}"):
-        with pytest.raises(InputError, match="the page has no lines"):
-            with_table(wrong, "new")
+def test_tables_are_put_between_their_marks_again_and_again() -> None:
+    page = "before\n\n<!-- transfer table -->\nold\n<!-- end -->\n\n<!-- transfer glance -->\n<!-- end -->\nafter\n"
+    once = filled(page, record())
+    assert once == (
+        f"before\n\n<!-- transfer table -->\n{markdown(record())}\n<!-- end -->\n\n"
+        f"<!-- transfer glance -->\n{glance(record())}\n<!-- end -->\nafter\n"
+    )
+    assert filled(once, record()) == once
+    assert filled(page, None) == page
+    for wrong in ("nothing", "<!-- end -->", "<!-- end --><!-- transfer glance -->"):
+        with pytest.raises(InputError, match=r"the page has no line '<!-- (transfer|end)"):
+            filled(wrong, record())
 
 
-def test_the_documentation_shows_the_recorded_run() -> None:
-    page = (ROOT / "docs" / "transfer.md").read_text()
-    path = ROOT / "results" / "transfer" / "record.json"
-    table = markdown(json.loads(path.read_text())) if path.exists() else "No run is recorded yet."
-    assert with_table(page, table) == page, "write it anew: evenstep study transfer ... --page docs/transfer.md"
+def test_the_short_table_leaves_out_what_rules_were_fitted_on() -> None:
+    assert glance(record()) in markdown(record())
+    assert "made-up" not in glance(record(calibrates=True))
+
+
+@pytest.mark.parametrize("page", ["docs/transfer.md", "docs/limits.md", "README.md"])
+def test_the_documentation_shows_the_recorded_run(page: str) -> None:
+    text = (ROOT / page).read_text()
+    recorded = json.loads((ROOT / "results" / "transfer" / "record.json").read_text())
+    assert filled(text, recorded) == text, f"write it anew: evenstep study transfer ... --page {page}"
 
 
 def test_figures_as_text() -> None:

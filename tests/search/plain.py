@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
 
 import evenstep as es
 from evenstep.rules import Plan
@@ -76,6 +77,9 @@ def trained(
             if p.requires_grad and p.grad is None:
                 p.grad = torch.zeros_like(p)
         stepper.step()
+    epoch = torch.randperm(len(data[0]), generator=torch.Generator().manual_seed(order_seed))
+    starts = range(0, len(epoch) - batch_size + 1, batch_size)
+    update_bn([data[0][epoch[start : start + batch_size]] for start in starts], model)
     model.eval()
     with torch.no_grad():
         final = float(loss(model(data[0]), data[1]))

@@ -202,9 +202,28 @@ def test_running_statistics_and_parameters_end_where_a_plain_copy_ends(form: Any
             own = squad.models[place].state_dict()
         expected = plainly.model.state_dict()
         assert set(own) == set(expected)
-        assert int(own["1.num_batches_tracked"]) == 7
+        seen = int(expected.pop("1.num_batches_tracked"))  # counted afresh by `update_bn`: one epoch
+        assert (seen, int(own["1.num_batches_tracked"])) == (3, 7 + 3)
         for name, value in expected.items():
             torch.testing.assert_close(own[name].detach(), value, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_final_loss_is_the_weights_own_whatever_the_running_statistics_were(form: Any) -> None:
+    """A step so large that running statistics trail far behind: the loss is that of statistics taken afresh."""
+    data, copies = images(), [Copy(0.5, seed) for seed in range(2)]
+    job = job_of(plain.batch_norm, data, Recipe(steps=4, batch_size=16))
+    squad = form(job, copies, CPU)
+    found = {outcome.copy: outcome.loss for outcome in train(squad, data, job.recipe)}
+    for one in copies:
+        plainly = plain.trained(
+            plain.batch_norm, data, lr=one.lr, seed=one.seed, optimizer=torch.optim.SGD, steps=4, batch_size=16
+        )
+        model = copy.deepcopy(plainly.model).train()  # statistics of the data as a whole
+        with torch.no_grad():
+            whole = float(F.cross_entropy(model(data[0]), data[1]))
+        assert found[one] == pytest.approx(plainly.loss, rel=1e-9)
+        assert found[one] == pytest.approx(whole, rel=0.02)
 
 
 # Divergence

@@ -47,7 +47,7 @@ def transfer(
     out: Annotated[
         Path | None, typer.Option(help="Folder for record, pictures and table; a run that stopped goes on from it.")
     ] = None,
-    page: Annotated[Path | None, typer.Option(help="Page of Markdown to write the tables into.")] = None,
+    page: Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the tables into.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     as_list: Annotated[bool, typer.Option("--list", help="List the families of the scale and stop.")] = False,
 ) -> None:
@@ -66,8 +66,8 @@ def transfer(
     if precision not in PRECISIONS:
         raise InputError(f"--precision is '{precision}'; choose one of {', '.join(PRECISIONS)}")
     training = replace(chosen.training, epochs=epochs, cosine=epochs > 1, seeds=seeds or chosen.training.seeds)
-    if page is not None:
-        _update(page, None)
+    for path in page or ():
+        _update(path, None)
     _require_rivals(selected)
     place = _place(chosen, data, device, precision, workers, out)
     asked = _Asked(chosen, selected, training, place)
@@ -77,8 +77,8 @@ def transfer(
     record = asked.record(results)
     if out is not None:
         _write(record, results, out)
-    if page is not None:
-        _update(page, record)
+    for path in page or ():
+        _update(path, record)
     if as_json:
         print(json.dumps(record["results"]))
     else:
@@ -212,11 +212,10 @@ def _write(record: dict[str, Any], results: Sequence[FamilyResult], out: Path) -
 
 def _update(page: Path, record: Mapping[str, Any] | None) -> None:
     """Write a record's tables into a page; without a record, see that the page has a place for them."""
-    from evenstep.report.transfer import markdown, with_table
+    from evenstep.report.transfer import filled
 
     try:
-        text = page.read_text()
-        changed = with_table(text, markdown(record) if record else "")
+        changed = filled(page.read_text(), record)
         if record:
             page.write_text(changed)
     except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from evenstep.study.transfer.benchmark import FamilyResult
 
 COLOURS = {"constant": "#8a8a8a", "paths": "#c9702b", "paths+2": "#5f8f3e", "weighted": "#1b6ca8"}
 MARKERS = {"constant": "s", "paths": "^", "paths+2": "v", "weighted": "o"}
-BEGIN, END = "<!-- transfer table -->", "<!-- end -->"
+END = "<!-- end -->"
 
 
 def draw_transfer(result: FamilyResult, path: Path) -> None:
@@ -89,13 +89,29 @@ def markdown(record: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def with_table(page: str, table: str) -> str:
-    """Return a page with a table between its marks, in place of what is there."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise InputError(f"the page has no lines '{BEGIN}' and '{END}'; put them where the table belongs")
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+def glance(record: Mapping[str, Any]) -> str:
+    """Return the table of mean regrets alone, of families that rules were not fitted on."""
+    return _at_a_glance([one for one in record["results"]["families"] if not one["calibrates"]])
+
+
+# What a page may ask for: `<!-- NAME -->`, whatever stands there, `<!-- end -->`.
+MARKS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"transfer table": markdown, "transfer glance": glance}
+
+
+def filled(page: str, record: Mapping[str, Any] | None) -> str:
+    """Return a page with a record's tables between its marks, in place of what is there; without a record as it is."""
+    found = [name for name in MARKS if f"<!-- {name} -->" in page]
+    if not found:
+        wanted = " or ".join(f"'<!-- {name} -->'" for name in MARKS)
+        raise InputError(f"the page has no line {wanted}; put one where the table belongs, and '{END}' behind it")
+    for name in found:
+        before, begin, rest = page.partition(f"<!-- {name} -->")
+        _, end, after = rest.partition(END)
+        if not end:
+            raise InputError(f"the page has no line '{END}' behind '{begin}'; put one there")
+        if record is not None:
+            page = f"{before}{begin}\n{MARKS[name](record)}\n{end}{after}"
+    return page
 
 
 def shown(figure: Mapping[str, float | None], digits: int = 3, *, interval: bool = False) -> str:

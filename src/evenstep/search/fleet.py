@@ -13,20 +13,21 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from evenstep.search.job import Copy, Data, Job
+from evenstep.search.job import Copy, Data, Job, norms_of
 from evenstep.search.recipe import Recipe
 from evenstep.search.steppers import Stepper, stepper_for
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 _STREAMS = 8
 _EVALUATION_BATCH = {"cpu": 1024, "cuda": 4096}
+_STATISTICS_FROM = 16384  # examples: enough for a mean and a variance
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,16 @@ class Squad(Protocol):
 
     copies: list[Copy]
     factor: Tensor
+    has_statistics: bool
 
     def step_(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Take one step with every copy on one batch; return their losses before it, [copies]."""
 
     def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return every copy's loss on one batch, [copies], in evaluation mode."""
+
+    def look_(self, inputs: Tensor, share: float) -> None:
+        """Let batch norms move their running statistics by a share towards those of one batch."""
 
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes."""
@@ -70,6 +75,7 @@ class Fleet:
         started = {seed: job.start(seed) for seed in {one.seed for one in copies}}
         models = [started[one.seed] for one in copies]  # copies of one seed start alike
         self.skeleton = copy.deepcopy(models[0]).to("meta")
+        self.has_statistics = bool(norms_of(self.skeleton))
         scales = {p.name: p.lr_scale for p in job.plan.parameters}
         tables = [dict(model.named_parameters()) for model in models]
         self.names = [name for name, p in models[0].named_parameters() if p.requires_grad]
@@ -114,6 +120,18 @@ class Fleet:
         with torch.no_grad():
             return self._losses(inputs, targets, self.parameters)
 
+    def look_(self, inputs: Tensor, share: float) -> None:
+        """Let every copy's batch norms see one batch."""
+        values = dict(zip(self.names, self.parameters, strict=True)) | self.fixed
+
+        def one(values: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+            output: Tensor = functional_call(self.skeleton, (values, buffers), (inputs,))
+            return output
+
+        self.skeleton.train()
+        with torch.no_grad(), _moving_by(share, self.skeleton):
+            vmap(one, randomness="different")(values, self.buffers)
+
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes."""
         return [*self.parameters, *self.buffers.values(), *self.stepper.state()]
@@ -150,6 +168,7 @@ class Singles:
             self.rates.append([torch.tensor(one.lr * scales[n], dtype=p.dtype, device=device) for n, p in named])
             self.steppers.append(stepper_for(job.recipe, [p.data for p in values]))
         self.factor = torch.ones((), dtype=self.parameters[0][0].dtype, device=device)
+        self.has_statistics = bool(norms_of(self.models[0]))
         count = min(_STREAMS, len(copies)) if device.type == "cuda" else 0
         self.streams = [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
 
@@ -176,6 +195,12 @@ class Singles:
         """Return every copy's loss on one batch."""
         with torch.no_grad():
             return torch.stack([self.recipe.loss(model.eval()(inputs), targets) for model in self.models])
+
+    def look_(self, inputs: Tensor, share: float) -> None:
+        """Let every copy's batch norms see one batch."""
+        for model in self.models:
+            with torch.no_grad(), _moving_by(share, model):
+                model.train()(inputs)
 
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes."""
@@ -212,6 +237,20 @@ def _fanned_out(streams: list[torch.cuda.Stream]) -> Iterator[None]:
 
 def _on(streams: list[torch.cuda.Stream], place: int) -> contextlib.AbstractContextManager[object]:
     return torch.cuda.stream(streams[place % len(streams)]) if streams else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _moving_by(share: float, model: nn.Module) -> Iterator[None]:
+    """Let norms move their running statistics by another share than their own for a while."""
+    norms = norms_of(model)
+    before = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = share
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, before, strict=True):
+            norm.momentum = momentum
 
 
 def _stacked(tensors: list[Tensor], device: torch.device) -> Tensor:
@@ -263,6 +302,8 @@ def train(squad: Squad, data: Data, recipe: Recipe, *, precision: Precision = "f
                     return
                 if len(alive) < len(squad.copies) and stepping.shrinks:
                     squad.keep_(alive)
+        if squad.has_statistics:
+            _settle_statistics_(squad, data, recipe, precision)
         yield from _finished(squad, data, curves, gone, precision=precision, batch_size=recipe.batch_size)
 
 
@@ -373,6 +414,21 @@ def _diverged(
         curves[one] += values if bad is None else values[:bad]
         if bad is not None:
             yield Outcome(one, math.inf, (*curves[one], math.inf))
+
+
+def _settle_statistics_(squad: Squad, data: Data, recipe: Recipe, precision: Precision) -> None:
+    """Let batch norms average their statistics over examples afresh, with the weights as they are at the end.
+
+    Running statistics trail behind the weights: at large rates they make the loss in evaluation mode a matter of
+    chance. What is measured is the weights' loss, as `torch.optim.swa_utils.update_bn` would give it.
+    """
+    device = squad.factor.device
+    size = _EVALUATION_BATCH["cuda"] if device.type == "cuda" else recipe.batch_size
+    shown = replace(recipe, batch_size=min(size, len(data[0])), epochs=1, steps=None)
+    batches = itertools.islice(order(len(data[0]), shown), max(_STATISTICS_FROM // shown.batch_size, 1))
+    for number, index in enumerate(batches, 1):
+        with _autocast(precision, device):
+            squad.look_(data[0][index.to(device)], 1 / number)
 
 
 def _finished(

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from evenstep.errors import InputError
 from evenstep.module import initialize_
@@ -72,12 +73,19 @@ class Job:
         recipe = {name: _named(getattr(self.recipe, name)) for name in self.recipe.__dataclass_fields__}
         own: dict[str, Any] = {"plan": _digest(self.plan.to_json().encode()), "template": repr(self.template)}
         own["fixed"] = {name: _fingerprint(tensor) for name, tensor in _fixed(self.template).items()}
+        if norms_of(self.template):  # their losses were measured otherwise once
+            own["statistics"] = "afresh"
         kept = {str(seed): {n: _fingerprint(t) for n, t in values.items()} for seed, values in self.kept.items()}
         return {"recipe": recipe, "network": own, "kept": kept, "data": [_fingerprint(tensor) for tensor in data]}
 
     def config(self, data: Data) -> str:
         """Return the hash of the job's description."""
         return _digest(json.dumps(self.description(data), sort_keys=True).encode())
+
+
+def norms_of(model: nn.Module) -> list[_NormBase]:
+    """Return the norms that keep running statistics."""
+    return [module for module in model.modules() if isinstance(module, _NormBase) and module.track_running_stats]
 
 
 def made(make_model: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import nn
+from torch.optim.swa_utils import update_bn
 
 from evenstep.errors import InputError
 from evenstep.search.fleet import order
@@ -99,6 +100,8 @@ def _trained(job: Job, data: Data, seed: int, make: Callable[[nn.Module], torch.
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * job.recipe.schedule(step)
         _step(model, optimizer, job, data, index)
+    shown = order(len(data[0]), replace(job.recipe, epochs=1, steps=None))
+    update_bn((data[0][index.to(data[0].device)] for index in shown), model)  # as the search does, where there are any
     model.eval()
     with torch.no_grad():
         parts = zip(*(torch.split(part, _EVALUATION_BATCH) for part in data), strict=True)
