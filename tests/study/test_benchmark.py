@@ -161,7 +161,7 @@ def test_processes_find_the_same(tmp_path: Path) -> None:
 
 
 def test_a_family_whose_base_has_no_truth_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evenstep.study.transfer.measure.HOPELESS", -1.0)  # nothing is good enough
+    monkeypatch.setattr("evenstep.study.transfer.measure.HOPELESS", -9.0)  # nothing is good enough
     said: list[Progress] = []
     assert list(run([FAMILY], Place(device="cpu"), TRAINING, said.append)) == []
     assert "left out: the search of its base says all_diverged" in said[-1].message

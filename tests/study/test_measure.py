@@ -12,7 +12,6 @@ from evenstep.search.grid import OCTAVE, rate_at
 from evenstep.study.transfer.families import Architecture
 from evenstep.study.transfer.measure import (
     DIVERGED,
-    GUESSING,
     REACH,
     Choice,
     Cosine,
@@ -27,6 +26,7 @@ from evenstep.study.transfer.measure import (
 )
 
 Loss = Callable[[float], float]
+GUESSING = math.log(10)
 
 
 def searched(loss: Loss, centre: int = 0) -> tuple[Curve, str, int]:
@@ -91,6 +91,16 @@ def test_where_all_diverge_it_looks_lower_and_says_so() -> None:
         assert status == "all_diverged"
         assert min(position(rate) for rate in curve) < -(3 + REACH) * OCTAVE
         assert max(position(rate) for rate in curve) == 3 * OCTAVE
+
+
+def test_with_many_classes_guessing_is_no_divergence() -> None:
+    curve: Curve = {}
+    for _ in range(3):
+        positions, status = next_positions(curve, 0, 1000)
+        curve |= {rate_at(1.0, p): (6.5 + 0.01 * p**2,) for p in positions}
+    assert status == "ok"
+    many = Measured(Architecture("a", "2"), "ok", 1.0, {1.0: (6.0,)}, {}, {}, classes=1000)
+    assert many.regret(math.inf) == pytest.approx(math.log(1000) - 6.0)
 
 
 def test_a_cliff_beside_the_best_is_no_hindrance() -> None:

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from evenstep.data import cifar10, digits
+from evenstep.data import Split, cifar10, digits, imagenet
 from evenstep.errors import InputError, SearchError
 from evenstep.search import LocalEngine
 from evenstep.search.engines.form import Form
@@ -55,21 +55,33 @@ class Progress:
 Notify = Callable[[Progress], None]
 
 
+LOADERS: Mapping[str, Callable[..., Split]] = {"cifar10": cifar10, "imagenet": imagenet}
+
+
 @dataclass(frozen=True)
 class Place:
-    """Where and on what a benchmark runs: the data's folder (None: digits), device, precision, processes, ledger."""
+    """Where and on what a benchmark runs: the data's folder (None: digits), device, precision, processes, ledger.
+
+    `source` names the data set in the folder, `cifar10` or `imagenet`.
+    """
 
     data: str | None = None
     device: str | None = None
     precision: Precision = "float32"
     workers: int = 1
     ledger: Path | None = None
+    source: str = "cifar10"
+
+    @property
+    def data_set(self) -> str:
+        """The name of the data set."""
+        return "digits" if self.data is None else self.source
 
     def load(self, image: tuple[int, int, int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the training data with images of the given shape, on the device; grey ones fill all channels."""
         if self.data is None and image[1:] != (8, 8):
             raise InputError(f"the digits are 8 x 8, the family's images {image[1]} x {image[2]}; take a smaller scale")
-        split = digits() if self.data is None else cifar10(self.data, side=image[1])
+        split = digits() if self.data is None else LOADERS[self.source](self.data, side=image[1])
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         images = split.train[0].expand(-1, image[0], -1, -1).contiguous()
         return images.to(device), split.train[1].to(device)
@@ -196,7 +208,7 @@ def run(
     families: Sequence[Family], place: Place, training: Training, notify: Notify = lambda _: None
 ) -> Iterator[FamilyResult]:
     """Measure families and yield each when its last architecture is done; one whose base has no truth is left out."""
-    ledger = Ledger(place.ledger, "digits" if place.data is None else "cifar10", place.precision)
+    ledger = Ledger(place.ledger, place.data_set, place.precision)
     bases = {}
     for family in families:
         known = ledger.known(family.setting, family.base, training.of_bases)

@@ -32,6 +32,7 @@ class Setting:
     optimizer: Optimizer = "sgd"
     width: int = 256
     image: tuple[int, int, int] = (3, 32, 32)
+    classes: int = 10
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,17 @@ class Family:
 def maker(setting: Setting, architecture: Architecture) -> Callable[[], nn.Module]:
     """Return the function that makes a network; it can be sent to another process."""
     width = architecture.width or setting.width
-    shared = {"order": setting.order, "norm": setting.norm, "activation": setting.activation}
+    shared = {
+        "classes": setting.classes,
+        "order": setting.order,
+        "norm": setting.norm,
+        "activation": setting.activation,
+    }
     if setting.kind == "mlp":
         inputs = setting.image[0] * setting.image[1] * setting.image[2]
         return partial(DagMLP, architecture.code, width=width, inputs=inputs, **shared)  # type: ignore[arg-type]
     if setting.kind == "nasbench201" and "|" in architecture.code:
-        return partial(NasBench201, architecture.code, channels=width, cells=1)
+        return partial(NasBench201, architecture.code, channels=width, cells=1, classes=setting.classes)
     side = {"channels": setting.image[0], "kernel_size": architecture.kernel_size}
     return partial(DagCNN, architecture.code, width=width, **side, **shared)  # type: ignore[arg-type]
 
@@ -95,6 +101,7 @@ def graph_of(setting: Setting, architecture: Architecture) -> Graph:
             architecture.code,
             width=width,
             inputs=channels * height * breadth,
+            classes=setting.classes,
             order=setting.order,
             norm=setting.norm,
             activation=setting.activation,
@@ -105,6 +112,7 @@ def graph_of(setting: Setting, architecture: Architecture) -> Graph:
         architecture.code,
         width=width,
         channels=channels,
+        classes=setting.classes,
         kernel_size=architecture.kernel_size,
         image_size=height,
         order=setting.order,

@@ -82,8 +82,7 @@ class Choice:
 
 Curve = dict[float, tuple[float, ...]]
 SEARCHED = "searched"  # the method that tunes the target itself: what all others are held against
-CLASSES = 10
-GUESSING = math.log(CLASSES)  # nats: the loss of one who guesses
+HOPELESS = 2.7  # nats above guessing: no minimum of a classifier's training loss
 DIVERGED = 10.0  # nats: a training that ends above has diverged, if its loss is finite or not
 
 
@@ -108,6 +107,7 @@ class Measured:
     curve: Curve
     choices: dict[str, Choice]
     attempts: dict[str, Attempt]
+    classes: int = 10
 
     @property
     def best_loss(self) -> float:
@@ -121,7 +121,7 @@ class Measured:
         methods keep a mean that can be compared. The rule is the same for methods and rivals.
         """
         best = self.best_loss
-        return min(loss, max(GUESSING, best)) - best
+        return min(loss, max(math.log(self.classes), best)) - best
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; diverged losses are None."""
@@ -237,7 +237,7 @@ def measure(
     centre = OCTAVE * round(math.log2(start))
     every = bench.training.seeds
     while True:
-        positions, status = next_positions(curve, centre)
+        positions, status = next_positions(curve, centre, setting.classes)
         rates = [rate_at(1.0, position) for position in positions]
         seeds = min(every, FEW_SEEDS)
         if status == "ok":
@@ -254,7 +254,7 @@ def measure(
         curve |= bench.losses(setting, architecture, [lr], every, curve)
         choices[SEARCHED] = Choice(lr, curve[lr], bench.steps(setting, tried))
     attempts = {rival: known.attempts.get(rival) or bench.attempt(rival, setting, architecture) for rival in asked}
-    return Measured(architecture, status, true_lr, curve, choices, attempts)
+    return Measured(architecture, status, true_lr, curve, choices, attempts, setting.classes)
 
 
 def _as_known(rate: float, rates: Iterable[float]) -> float:
@@ -266,14 +266,14 @@ FEW_SEEDS = 3  # for octaves, which only say where to look closer, and for rival
 REACH = 6  # octaves beyond the first ones after which a search gives up
 
 
-def next_positions(curve: Curve, centre: int) -> tuple[list[int], str]:
+def next_positions(curve: Curve, centre: int, classes: int = 10) -> tuple[list[int], str]:
     """Return the positions of the lattice to try next, and how the search stands.
 
     Three octaves either side of the centre come first, then two more at an edge that is best, then all quarter
     octaves up to one octave either side of the best: those are named whether tried or not, for more seeds may be asked.
     """
-    found = {position: loss for position, loss in _on_lattice(curve).items() if loss <= HOPELESS}
     tried = _on_lattice(curve)
+    found = {position: loss for position, loss in tried.items() if loss <= math.log(classes) + HOPELESS}
     first = [centre + OCTAVE * step for step in range(-3, 4)]
     missing = [position for position in first if position not in tried]
     if missing:
@@ -285,9 +285,6 @@ def next_positions(curve: Curve, centre: int) -> tuple[list[int], str]:
                 return [], "best_at_edge" if found else "all_diverged"
             return [edge + way * OCTAVE, edge + 2 * way * OCTAVE], "unknown"
     return list(range(best - OCTAVE, best + OCTAVE + 1)), "ok"
-
-
-HOPELESS = 5.0  # nats: no minimum of a classifier's training loss
 
 
 def means(curve: Curve) -> dict[float, float]:

@@ -1,0 +1,97 @@
+"""What commands that measure share: where they run, how they show progress, where they write."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evenstep.errors import InputError
+
+if TYPE_CHECKING:
+    from evenstep.study.transfer.benchmark import Place, Progress
+
+PRECISIONS = ("float32", "tf32", "bfloat16")
+
+
+def require_counts(options: Mapping[str, int | None]) -> None:
+    """Refuse numbers below 1, by their options' names."""
+    for option, value in options.items():
+        if value is not None and value < 1:
+            raise InputError(f"{option} is {value}; give a whole number from 1 up")
+
+
+def place_of(
+    data: Path | None, device: str | None, precision: str, workers: int | None, out: Path | None, *, source: str
+) -> Place:
+    """Return where a study runs; `source` names the data set in the folder, `digits` where there is none."""
+    import torch
+
+    from evenstep.study.transfer.benchmark import Place
+
+    if precision not in PRECISIONS:
+        raise InputError(f"--precision is '{precision}'; choose one of {', '.join(PRECISIONS)}")
+    named = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        kind = torch.device(named).type
+    except RuntimeError:
+        raise InputError(f"--device is '{named}'; give cpu or cuda") from None
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+        raise InputError(f"--device is '{named}', which this machine has not; give {_devices()}")
+    if precision != "float32" and kind == "cpu":
+        raise InputError(f"--precision is '{precision}', which is for a GPU; leave it out on a CPU")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = workers or (1 if kind == "cuda" else cores)
+    ledger = None if out is None else out / "ledger.jsonl"
+    folder = str(data) if data is not None else None
+    return Place(folder, device, precision, processes, ledger, source)  # type: ignore[arg-type]
+
+
+def require_data(scale: str, source: str, data: Path | None) -> None:
+    """Refuse a folder where digits are trained on, and its absence where they are not."""
+    name, needed = {
+        "cifar10": ("CIFAR-10", "the folder of CIFAR-10"),
+        "imagenet": ("ImageNet", "the folder with ImageNet's train and val"),
+    }.get(source, ("digits", ""))
+    if source == "digits" and data is not None:
+        raise InputError(f"the scale '{scale}' trains on digits, which need no files; leave --data out")
+    if source != "digits" and data is None:
+        raise InputError(f"the scale '{scale}' trains on {name}; give {needed} as --data")
+    if data is not None and not data.is_dir():
+        raise InputError(f"there is no folder '{data}'; give {needed} as --data")
+
+
+def _devices() -> str:
+    import torch
+
+    return "cpu or cuda" if torch.cuda.is_available() else "cpu"
+
+
+def make_folder(out: Path) -> None:
+    """Make the folder of --out."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder '{out}' cannot be made ({error.strerror}); give another --out") from None
+
+
+@contextmanager
+def bar() -> Iterator[Callable[[Progress], None]]:
+    """Give the function that shows progress: a bar on a terminal, else a line a network."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda progress: print(f"[{progress.done}/{progress.total}] {progress.message}", file=sys.stderr)
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
+    with Bar(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("", total=None)
+        yield lambda progress: shown.update(
+            task, completed=progress.done, total=progress.total, description=progress.message
+        )

@@ -1,0 +1,190 @@
+"""`evenstep study transfer`: how well learning rates transfer from a base alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evenstep.cli.measuring import bar, make_folder, place_of, require_counts, require_data
+from evenstep.errors import InputError
+
+if TYPE_CHECKING:
+    from evenstep.study.transfer.benchmark import FamilyResult, Place
+    from evenstep.study.transfer.families import Family
+    from evenstep.study.transfer.measure import Training
+    from evenstep.study.transfer.scales import Scale
+
+
+def transfer(
+    more: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="NAME")] = None,
+    *,
+    scale: Annotated[str, typer.Option(help="smoke, cpu or full.")] = "smoke",
+    data: Annotated[Path | None, typer.Option(help="Folder of CIFAR-10's binary version, for the scale full.")] = None,
+    families: Annotated[list[str] | None, typer.Option(help="Families to run, else the scale's own.")] = None,
+    epochs: Annotated[int, typer.Option(help="Epochs to train for; more than one decay along a cosine.")] = 1,
+    seeds: Annotated[int | None, typer.Option(help="Seeds for each learning rate, else the scale's own.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes; if not given, one a core on a CPU, one on a GPU.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda, else a GPU if there is one.")] = None,
+    precision: Annotated[str, typer.Option(help="float32, tf32 or bfloat16, on a GPU.")] = "float32",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for record, pictures and table; a run that stopped goes on from it.")
+    ] = None,
+    page: Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the tables into.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_list: Annotated[bool, typer.Option("--list", help="List the families of the scale and stop.")] = False,
+) -> None:
+    """Measure how well learning rates transfer from a base alone, for families of architectures."""
+    from evenstep.study.transfer.scales import families_at, scale_named
+
+    chosen = scale_named(scale)
+    names = tuple(name for given in (*(families or ()), *(more or ())) for name in given.split(",") if name)
+    selected = families_at(chosen, names)
+    if as_list:
+        _list(selected, as_json=as_json)
+        return
+    require_counts({"--epochs": epochs, "--seeds": seeds, "--workers": workers})
+    training = replace(chosen.training, epochs=epochs, cosine=epochs > 1, seeds=seeds or chosen.training.seeds)
+    for path in page or ():
+        _update(path, None)
+    _require_rivals(selected)
+    require_data(chosen.name, chosen.data, data)
+    place = place_of(data, device, precision, workers, out, source=chosen.data)
+    asked = _Asked(chosen, selected, training, place)
+    if out is not None:
+        make_folder(out)
+    results = _measured(asked)
+    record = asked.record(results)
+    if out is not None:
+        _write(record, results, out)
+    for path in page or ():
+        _update(path, record)
+    if as_json:
+        print(json.dumps(record["results"]))
+    else:
+        _print(record["results"])
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a run is to do."""
+
+    scale: Scale
+    families: Sequence[Family]
+    training: Training
+    place: Place
+
+    def record(self, results: Sequence[FamilyResult]) -> dict[str, Any]:
+        """Return the run's record, as it is written."""
+        from evenstep.study.record import as_record
+
+        measured = {result.family.name: result.to_dict() for result in results}
+        config = {
+            "scale": self.scale.name,
+            "data": self.scale.data,
+            "training": asdict(self.training),
+            "precision": self.place.precision,
+            "families": [family.name for family in self.families],
+        }
+        names = [family.name for family in self.families]
+        found = {
+            "families": [measured[name] for name in names if name in measured],
+            "left_out": [name for name in names if name not in measured],
+        }
+        return as_record(config=config, results=found)
+
+
+def _measured(asked: _Asked) -> list[FamilyResult]:
+    """Return all results, with a bar on standard error."""
+    from evenstep.study.transfer.benchmark import run
+
+    with bar() as show:
+        try:
+            return list(run(asked.families, asked.place, asked.training, show))
+        except KeyboardInterrupt:
+            if asked.place.ledger is not None:
+                print("interrupted; the same command goes on from what is measured", file=sys.stderr)
+            raise
+
+
+def _require_rivals(families: Sequence[Family]) -> None:
+    """Say before hours of training, not after, that a rival is not installed."""
+    from importlib.util import find_spec
+
+    if any("prodigy" in family.rivals for family in families) and find_spec("prodigyopt") is None:
+        raise InputError("the rival Prodigy is not installed; install it with pip install 'evenstep[study]'")
+
+
+def _write(record: dict[str, Any], results: Sequence[FamilyResult], out: Path) -> None:
+    from evenstep.report.transfer import draw_transfer, write_rows
+    from evenstep.study.record import write
+
+    try:
+        write(out / "record.json", record)
+        write_rows(results, out / "table.csv")
+        for result in results:
+            draw_transfer(result, out / f"{result.family.name}.png")
+    except OSError as error:
+        raise InputError(f"the results cannot be written to '{out}' ({error}); give another --out") from None
+
+
+def _update(page: Path, record: Mapping[str, Any] | None) -> None:
+    """Write a record's tables into a page; without a record, see that the page has a place for them."""
+    from evenstep.report.transfer import filled
+
+    try:
+        changed = filled(page.read_text(), record)
+        if record:
+            page.write_text(changed)
+    except OSError as error:
+        raise InputError(f"the page '{page}' cannot be written ({error.strerror}); give another --page") from None
+
+
+def _list(families: Sequence[Family], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([{"family": f.name, "title": f.title, "n": len(f.architectures)} for f in families]))
+        return
+    wide = max(len(family.name) for family in families)
+    for family in families:
+        print(f"{family.name:<{wide}}  {len(family.architectures):3d}  {family.title}")
+
+
+def _print(results: Mapping[str, Any]) -> None:
+    """Print a table for each family, rivals below it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from evenstep.report.transfer import shown
+
+    console = Console() if sys.stdout.isatty() else Console(width=150)
+    heads = ("method", "mean regret (95%)", "p90", "r", "r of logs", "tau", "|octaves|", "diverged", "target steps")
+    for one in results["families"]:
+        table = Table(title=f"{one['title']} ({one['family']})", title_justify="left", box=None, pad_edge=False)
+        for head in heads:
+            table.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
+        for name, figures in (*one["methods"].items(), *one["rivals"].items()):
+            row = [name, shown(figures["mean_regret"], interval=True), shown(figures["p90_regret"])]
+            row += [
+                shown(figures[key], 2) if key in figures else ""
+                for key in ("pearson", "pearson_log", "kendall", "median_error")
+            ]
+            table.add_row(*row, str(figures["diverged"]), f"{figures['target_steps']:.0f}")
+        console.print(table)
+        base = f"n = {one['n']}; base's learning rate {one['base_lr']:.4g}"
+        console.print(base, highlight=False)
+        if one["drift"]:
+            drifts = ", ".join(f"{shape} {octaves:.2f}" for shape, octaves in one["drift"].items())
+            console.print(f"drift of the searched rate over width, octaves: {drifts}", highlight=False)
+        if one["without_truth"]:
+            lost = ", ".join(f"{name} ({status})" for name, status in one["without_truth"].items())
+            console.print(f"without a truth, not counted: {lost}", highlight=False, markup=False)
+        console.print()
+    for name in results["left_out"]:
+        console.print(f"{name}: left out, the search of its base has no answer", highlight=False)

@@ -1,0 +1,170 @@
+"""What has been trained so far, one line a run: a sweep that stops goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import StoreError
+from evenstep.search.provenance import provenance
+from evenstep.study.nas.captured import Outcome
+from evenstep.study.nas.protocols import Shape, TrainingProtocol, Treatment
+from evenstep.study.nas.training import Training
+from evenstep.study.record import finite
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Say what all runs of a sweep share: the networks' shape, the training, and the data set."""
+
+    shape: Shape
+    training: Training
+    data: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """Name one run: a cell by its digits, a protocol and a seed; `tuning` marks those that search a base's rate."""
+
+    code: str
+    protocol: TrainingProtocol
+    seed: int
+    tuning: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a ledger, as far as it is read."""
+
+    key: str
+    code: str
+    seed: int
+    protocol: Mapping[str, Any]
+    tuning: bool
+    setting: Mapping[str, Any]
+    outcome: Outcome
+    parameters: int
+    note: str
+    provenance: Mapping[str, Any]
+
+    @property
+    def name(self) -> tuple[str, str, bool]:
+        """What tells runs apart that trained alike."""
+        return self.key, self.protocol["name"], self.tuning
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the line as plain values; a loss that is not finite is None."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "outcome"}
+        outcome = asdict(self.outcome)
+        outcome["test_loss"] = finite(self.outcome.test_loss)
+        outcome["train_losses"] = [finite(loss) for loss in self.outcome.train_losses]
+        return {**values, "outcome": outcome}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Entry:
+        """Read a line."""
+        given = dict(values["outcome"])
+        losses = tuple(_loss(loss) for loss in given["train_losses"])
+        outcome = Outcome(float(given["accuracy"]), _loss(given["test_loss"]), losses, float(given["seconds"]))
+        return cls(**{**values, "outcome": outcome})
+
+
+class Ledger:
+    """Hold finished runs, in a file of JSON lines or in memory only; a last line that was cut off is dropped."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.entries: dict[tuple[str, str, bool], Entry] = {}
+        if path is not None and path.exists():
+            whole = [entry for entry in read(path, mend=True)]
+            self.entries = {entry.name: entry for entry in whole}
+
+    def known(self, run: Run, setting: Setting) -> Entry | None:
+        """Return a run's line; one that another protocol trained alike is written down for this one too."""
+        key = key_of(run, setting)
+        if entry := self.entries.get((key, run.protocol.name, run.tuning)):
+            return entry
+        alike = next((entry for entry in self.entries.values() if entry.key == key), None)
+        return alike and self._add(self._entry(run, setting, alike.outcome, alike.provenance))
+
+    def note(self, run: Run, setting: Setting, outcome: Outcome, **where: Any) -> Entry:
+        """Write a run down."""
+        return self._add(self._entry(run, setting, outcome, provenance() | where))
+
+    def _entry(self, run: Run, setting: Setting, outcome: Outcome, where: Mapping[str, Any]) -> Entry:
+        return Entry(
+            key=key_of(run, setting),
+            code=run.code,
+            seed=run.seed,
+            protocol=run.protocol.to_dict(),
+            tuning=run.tuning,
+            setting=asdict(setting),
+            outcome=outcome,
+            parameters=setting.shape.parameters(run.code),
+            note=treatment_of(run.protocol, run.code, setting.shape).note,
+            provenance=where,
+        )
+
+    def _add(self, entry: Entry) -> Entry:
+        self.entries[entry.name] = entry
+        if self.path is not None:
+            try:
+                with self.path.open("a") as file:
+                    file.write(json.dumps(entry.to_dict(), allow_nan=False) + "\n")
+            except OSError as error:
+                raise StoreError(f"the ledger '{self.path}' cannot be written ({error}); give another file") from None
+        return entry
+
+
+def read(path: Path, *, mend: bool = False) -> Iterator[Entry]:
+    """Yield a ledger's lines; with `mend` a last line that was cut off is removed from the file too."""
+    try:
+        lines = path.read_text().split("\n")
+    except (OSError, ValueError) as error:
+        raise StoreError(f"the ledger '{path}' cannot be read ({error}); give another file") from None
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            entry = Entry.from_dict(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            if number < len(lines):
+                raise StoreError(f"line {number} of the ledger '{path}' cannot be read; remove that line") from None
+            if mend:
+                _rewrite(path, lines[:-1])
+            return
+        yield entry
+    if lines[-1] and mend:  # whole but for its end: the next line must not be joined to it
+        _rewrite(path, lines)
+
+
+def key_of(run: Run, setting: Setting) -> str:
+    """Return what a run is found by: all that its outcome follows from, every parameter's numbers among it."""
+    numbers = treatment_of(run.protocol, run.code, setting.shape).numbers()
+    known = [run.code, numbers, asdict(setting), run.seed]
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:24]
+
+
+@lru_cache(maxsize=4096)
+def treatment_of(protocol: TrainingProtocol, code: str, shape: Shape) -> Treatment:
+    """Return a protocol's treatment of a cell, made once."""
+    return protocol.treatment(code, shape)
+
+
+def _loss(value: float | None) -> float:
+    return float("inf") if value is None else float(value)
+
+
+def _rewrite(path: Path, lines: list[str]) -> None:
+    """Write lines anew, in one step."""
+    beside = path.with_name(path.name + ".new")
+    try:
+        beside.write_text("".join(line + "\n" for line in lines if line))
+        beside.replace(path)
+    except OSError as error:
+        raise StoreError(f"the ledger '{path}' cannot be written ({error}); give another file") from None

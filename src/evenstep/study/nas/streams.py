@@ -1,0 +1,59 @@
+"""What a GPU needs for networks side by side: streams, lower precision, and the fastest convolutions."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+
+_STREAMS = 8
+
+
+def streams_for(device: torch.device, count: int) -> list[torch.cuda.Stream]:
+    """Return as many side streams as lanes, up to a few; none on a CPU, nor for a single lane."""
+    wanted = min(_STREAMS, count) if device.type == "cuda" and count > 1 else 0
+    return [torch.cuda.Stream(device) for _ in range(wanted)]  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def fanned_out(streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
+    """Let side streams start after the current one's work, and the current one go on after theirs."""
+    if not streams:
+        yield
+        return
+    current = torch.cuda.current_stream()
+    for stream in streams:
+        stream.wait_stream(current)
+    yield
+    for stream in streams:
+        current.wait_stream(stream)
+
+
+def on(streams: Sequence[torch.cuda.Stream], place: int) -> contextlib.AbstractContextManager[object]:
+    """Work on the stream of a place, on the current one where there are none."""
+    return torch.cuda.stream(streams[place % len(streams)]) if streams else contextlib.nullcontext()
+
+
+def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Run convolutions and products in bfloat16, if asked to."""
+    if precision != "bfloat16":
+        return contextlib.nullcontext()
+    # Without a cache of cast weights: a recorded step would read those of the step it was recorded in.
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+
+
+@contextlib.contextmanager
+def tuned(precision: str, device: torch.device) -> Iterator[None]:
+    """Let CUDA use TF32 if asked to, and time its convolutions once for each shape, for a while."""
+    if device.type != "cuda":
+        yield
+        return
+    cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = products.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    products.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
+    cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        products.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
