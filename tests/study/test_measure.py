@@ -18,7 +18,7 @@ from evenstep.study.transfer.measure import (
     Curve,
     Measured,
     Training,
-    _minimum,
+    best_rate,
     curve_from_list,
     curve_to_list,
     loss_between,
@@ -59,7 +59,7 @@ def test_a_minimum_is_found_wherever_it_is(minimum: float, curvature: float, oct
 
     curve, status, _ = searched(loss, OCTAVE * octaves)
     assert status == "ok"
-    assert position(_minimum(curve)) == pytest.approx(minimum, abs=0.3)
+    assert position(best_rate(curve)) == pytest.approx(minimum, abs=0.3)
     tried = {round(position(rate)) for rate in curve}
     best = min(curve, key=lambda rate: curve[rate])
     assert {round(position(best)) + step for step in range(-OCTAVE, OCTAVE + 1)} <= tried
@@ -78,7 +78,7 @@ def test_a_best_at_the_edge_moves_the_edge_and_gives_up_in_the_end(way: int) -> 
     far = way * 7 * OCTAVE
     curve, status, _ = searched(lambda p: 1 + 0.002 * (p - far) ** 2)
     assert status == "ok"
-    assert position(_minimum(curve)) == pytest.approx(far, abs=0.05)
+    assert position(best_rate(curve)) == pytest.approx(far, abs=0.05)
     curve, status, _ = searched(lambda p: 2 - way * 0.001 * p)
     assert status == "best_at_edge"
     reached = max(way * position(rate) for rate in curve)
@@ -106,29 +106,29 @@ def test_with_many_classes_guessing_is_no_divergence() -> None:
 def test_a_cliff_beside_the_best_is_no_hindrance() -> None:
     curve, status, _ = searched(lambda p: 2 - 0.05 * p if p <= 3 else math.inf)
     assert status == "ok"
-    assert 1 <= position(_minimum(curve)) <= 3
+    assert 1 <= position(best_rate(curve)) <= 3
 
 
 def test_a_minimum_beside_diverged_neighbours_is_the_best_rate() -> None:
     curve: Curve = {rate_at(1.0, p): ((1.0,) if p == 0 else (math.inf,)) for p in range(-4, 5)}
-    assert _minimum(curve) == 1.0
+    assert best_rate(curve) == 1.0
 
 
 def test_rates_off_the_lattice_do_not_move_the_truth() -> None:
     curve, _, _ = searched(lambda p: 1 + 0.004 * (p - 1.7) ** 2)
-    before = _minimum(curve)
-    assert _minimum(curve | {1.2345: (0.1,), 0.777: (0.2,)}) == before
+    before = best_rate(curve)
+    assert best_rate(curve | {1.2345: (0.1,), 0.777: (0.2,)}) == before
 
 
 def test_rates_with_fewer_seeds_do_not_move_the_truth() -> None:
     """A flat bottom reaches beyond the octave around the best; who tried what there must not matter."""
     curve, _, _ = searched(lambda p: 1 + 0.0001 * (p - 1.7) ** 2)
     both: Curve = {lr: losses * 2 for lr, losses in curve.items()}
-    before = _minimum(both, 2)
+    before = best_rate(both, 2)
     scouted: Curve = {rate_at(1.0, p): (0.999,) for p in (6, 7, 9, -5) if rate_at(1.0, p) not in both}
     assert len(scouted) == 3
-    assert _minimum(both | scouted, 2) == before
-    assert _minimum(both | scouted, 1) != before
+    assert best_rate(both | scouted, 2) == before
+    assert best_rate(both | scouted, 1) != before
 
 
 @pytest.mark.parametrize("minimum", [-5.3, 0.0, 4.9])
@@ -139,7 +139,7 @@ def test_a_noisy_parabolas_minimum_is_recovered(minimum: float) -> None:
     for _ in range(60):
         curve, status, _ = searched(lambda p: 1.6 + 0.003 * (p - minimum) ** 2 + 0.004 * draw.normal())
         assert status == "ok"
-        found.append(position(_minimum(curve)) - minimum)
+        found.append(position(best_rate(curve)) - minimum)
     assert abs(np.mean(found)) < 0.25
     assert np.quantile(np.abs(found), 0.9) < 1.4
 

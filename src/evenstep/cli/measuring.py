@@ -79,12 +79,15 @@ def make_folder(out: Path) -> None:
 
 
 @contextmanager
-def bar() -> Iterator[Callable[[Progress], None]]:
-    """Give the function that shows progress: a bar on a terminal, else a line a network."""
+def bar(*, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
+    """Give the function that shows progress: a bar on a terminal, else a line a network, or nothing."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
+    if quiet:
+        yield lambda _: None
+        return
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda progress: print(f"[{progress.done}/{progress.total}] {progress.message}", file=sys.stderr)

@@ -8,12 +8,14 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from evenstep.errors import InputError, StoreError
-from evenstep.search.store import Row, Store
+
+if TYPE_CHECKING:
+    from evenstep.search.store import Row, Store
 
 runs = typer.Typer(name="runs", help="List, show and export the copies in a store.", no_args_is_help=True)
 
@@ -86,6 +88,8 @@ _COLUMNS = ("config", "lr", "seed", "loss", "status", "seconds", "curve", "prove
 def _open(path: Path) -> Store:
     if not path.is_file():
         raise StoreError(f"there is no store '{path}'; a search writes one with --store FILE")
+    from evenstep.search.store import Store  # here: it loads torch, and help and completion do without
+
     return Store(path)
 
 

@@ -40,6 +40,7 @@ def transfer(
     page: Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the tables into.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     as_list: Annotated[bool, typer.Option("--list", help="List the families of the scale and stop.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Measure how well learning rates transfer from a base alone, for families of architectures."""
     from evenstep.study.transfer.scales import families_at, scale_named
@@ -60,7 +61,7 @@ def transfer(
     asked = _Asked(chosen, selected, training, place)
     if out is not None:
         make_folder(out)
-    results = _measured(asked)
+    results = _measured(asked, quiet=quiet)
     record = asked.record(results)
     if out is not None:
         _write(record, results, out)
@@ -101,11 +102,11 @@ class _Asked:
         return as_record(config=config, results=found)
 
 
-def _measured(asked: _Asked) -> list[FamilyResult]:
+def _measured(asked: _Asked, *, quiet: bool) -> list[FamilyResult]:
     """Return all results, with a bar on standard error."""
     from evenstep.study.transfer.benchmark import run
 
-    with bar() as show:
+    with bar(quiet=quiet) as show:
         try:
             return list(run(asked.families, asked.place, asked.training, show))
         except KeyboardInterrupt:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
@@ -46,13 +47,19 @@ def draw_transfer(result: FamilyResult, path: Path) -> None:
         )
         axes.set(xlim=(min(true) / 1.3, max(true) * 1.3), ylim=ends)
         axes.legend(frameon=False, fontsize=8)
-    axes.set(xscale="log", yscale="log", xlabel="searched learning rate", ylabel="learning rate from the base alone")
+    log_axes(axes)
+    axes.set(xlabel="searched learning rate", ylabel="learning rate from the base alone")
+    axes.set_title(f"{result.family.title} (n = {len(true)}; band: a factor of 2)", fontsize=9, loc="left")
+    figure.savefig(path, dpi=130)
+
+
+def log_axes(axes: Axes) -> None:
+    """Show rates on both axes: logarithms, labelled with plain numbers."""
+    axes.set(xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axis.set_minor_formatter(NullFormatter())
-    axes.set_title(f"{result.family.title} (n = {len(true)}; band: a factor of 2)", fontsize=9, loc="left")
-    figure.savefig(path, dpi=130)
 
 
 def write_rows(results: Sequence[FamilyResult], path: Path) -> None:

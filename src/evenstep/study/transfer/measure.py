@@ -247,7 +247,7 @@ def measure(
             break
         curve |= bench.losses(setting, architecture, missing, seeds, curve)
     choices = {name: Choice(lr, curve[lr]) for name, lr in picked.items() if lr in curve}
-    true_lr = _minimum(curve, every) if status == "ok" else None
+    true_lr = best_rate(curve, every) if status == "ok" else None
     if true_lr is not None and picked:
         tried = sum(len(losses) for lr, losses in curve.items() if _position(lr) is not None)
         lr = _as_known(true_lr, curve)
@@ -319,7 +319,7 @@ def _position(lr: float) -> int | None:
     return position if lr == rate_at(1.0, position) else None
 
 
-def _minimum(curve: Curve, seeds: int = 1) -> float:
+def best_rate(curve: Curve, seeds: int = 1) -> float:
     """Return the rate at the minimum of the parabola through the nearly best rates, or the best where there is none.
 
     Rates with fewer seeds than asked for, far from the best, do not count: how many are known is chance.

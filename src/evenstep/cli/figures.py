@@ -1,0 +1,173 @@
+"""`evenstep study NAME` for the paper's figures, and the list of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evenstep.cli.measuring import bar, make_folder, place_of, require_counts, require_data
+from evenstep.errors import InputError
+from evenstep.study.figures.catalogue import FIGURES, PaperFigure
+
+if TYPE_CHECKING:
+    from evenstep.study.figures.networks import FigureScale
+    from evenstep.study.figures.outcome import Outcome
+    from evenstep.study.transfer.benchmark import Place
+    from evenstep.study.transfer.families import Family
+    from evenstep.study.transfer.measure import Training
+
+
+def command_for(figure: PaperFigure) -> Callable[..., None]:
+    """Return the command that repeats one figure."""
+
+    def run(
+        *,
+        scale: Annotated[str, typer.Option(help="smoke, cpu or paper.")] = "smoke",
+        data: Annotated[Path | None, typer.Option(help="Folder of the data set, for the scale paper.")] = None,
+        seeds: Annotated[int | None, typer.Option(help="Seeds for each learning rate, else the scale's own.")] = None,
+        workers: Annotated[
+            int | None, typer.Option(help="Processes; if not given, one a core on a CPU, one on a GPU.")
+        ] = None,
+        device: Annotated[str | None, typer.Option(help="cpu or cuda, else a GPU if there is one.")] = None,
+        precision: Annotated[str, typer.Option(help="float32, tf32 or bfloat16, on a GPU.")] = "float32",
+        out: Annotated[
+            Path | None, typer.Option(help="Folder for record, picture and table; a run that stopped goes on from it.")
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+        quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    ) -> None:
+        from evenstep.study.figures.networks import family, scale_named
+
+        size = scale_named(scale)
+        require_counts({"--seeds": seeds, "--workers": workers})
+        require_data(scale, size.source(figure), data)
+        place = place_of(data, device, precision, workers, out, source=size.source(figure))
+        training = replace(size.training, seeds=seeds or size.training.seeds)
+        if out is not None:
+            make_folder(out)
+        outcome = _measured(figure, family(figure, size), place, training, quiet=quiet)
+        record = _record(outcome, size, place, training)
+        if out is not None:
+            _write(record, outcome, out)
+        _print(record["results"], as_json=as_json)
+
+    run.__doc__ = f"Repeat the paper's figure of {figure.title} (r = {figure.paper_r})."
+    return run
+
+
+def list_figures(
+    *,
+    results: Annotated[Path, typer.Option(help="Folder of recorded runs, one folder a study.")] = Path("results"),
+    page: Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the table into.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List the paper's figures with the correlations the paper prints and those recorded here."""
+    records = {figure.name: found for figure in FIGURES if (found := _recorded(results / figure.name / "record.json"))}
+    if page:
+        _update(page, records)
+    if as_json:
+        print(json.dumps([_listed(figure, records.get(figure.name)) for figure in FIGURES]))
+        return
+    wide = max(len(figure.name) for figure in FIGURES)
+    for figure in FIGURES:
+        one = _listed(figure, records.get(figure.name))
+        r = one["r"]
+        ours = f"ours {_r(r['weighted'])}, its rule {_r(r['paths'])}" if r else "not run here"
+        print(f"{figure.name:<{wide}}  paper {figure.paper_r:.3f}  {ours:<32}  {figure.title}")
+
+
+def _r(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _listed(figure: PaperFigure, record: dict[str, Any] | None) -> dict[str, Any]:
+    methods = record["results"]["methods"] if record else {}
+    rates = {name: figures["pearson"]["value"] for name, figures in methods.items()}
+    return {**asdict(figure), "r": rates or None, "n": record["results"]["n"] if record else None}
+
+
+def _recorded(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text())
+        return found if found["config"]["scale"] == "paper" else None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"the record '{path}' cannot be read ({error}); remove it, or give other --results") from None
+
+
+def _measured(figure: PaperFigure, family: Family, place: Place, training: Training, *, quiet: bool) -> Outcome:
+    from evenstep.study.figures.outcome import Outcome
+    from evenstep.study.transfer.benchmark import run
+
+    with bar(quiet=quiet) as show:
+        try:
+            found = list(run([family], place, training, show))
+        except KeyboardInterrupt:
+            if place.ledger is not None:
+                print("interrupted; the same command goes on from what is measured", file=sys.stderr)
+            raise
+    if not found:
+        raise InputError(f"the search of the base of '{figure.name}' has no answer; take another scale or more --seeds")
+    return Outcome(figure, found[0])
+
+
+def _record(outcome: Outcome, scale: FigureScale, place: Place, training: Training) -> dict[str, Any]:
+    from evenstep.study.record import as_record
+
+    options = "" if place.data is None else " --data DIR"
+    config = {
+        "study": outcome.figure.name,
+        "scale": scale.name,
+        "data": place.data_set,
+        "training": asdict(training),
+        "precision": place.precision,
+        "command": f"evenstep study {outcome.figure.name} --scale {scale.name}{options} --seeds {training.seeds}",
+    }
+    return as_record(config=config, results=outcome.to_dict())
+
+
+def _write(record: dict[str, Any], outcome: Outcome, out: Path) -> None:
+    from evenstep.report.figures import draw_figure, write_rows
+    from evenstep.study.record import write
+
+    try:
+        write(out / "record.json", record)
+        write_rows(outcome, out / "table.csv")
+        draw_figure(outcome, out / "figure.png")
+    except OSError as error:
+        raise InputError(f"the results cannot be written to '{out}' ({error}); give another --out") from None
+
+
+def _update(pages: list[Path], records: dict[str, dict[str, Any]]) -> None:
+    from evenstep.report.figures import MARK, with_reproduction
+
+    for path in pages:
+        try:
+            text = path.read_text()
+            if MARK not in text:
+                raise InputError(f"the page '{path}' has no line '{MARK}'; put it where the table belongs")
+            path.write_text(with_reproduction(text, records))
+        except OSError as error:
+            raise InputError(f"the page '{path}' cannot be written ({error.strerror}); give another --page") from None
+
+
+def _print(results: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(results))
+        return
+    from evenstep.report.transfer import shown
+
+    print(f"{results['title']}: n = {results['n']}, base's learning rate {results['base_lr']:.4g}")
+    print(f"  paper     r {results['paper_r']:.3f}")
+    for name, figures in results["methods"].items():
+        r, regret = (shown(figures[key], interval=True) for key in ("pearson", "mean_regret"))
+        print(f"  {name:<9} r {r:<24} mean regret {regret}")
+    for name, status in results["without_truth"].items():
+        print(f"  {name}: {status}, not counted")

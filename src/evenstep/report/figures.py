@@ -1,0 +1,83 @@
+"""The paper's figures shown: a picture in the paper's form, and the table of correlations."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from evenstep.report.transfer import COLOURS, END, log_axes, shown
+from evenstep.study.figures.catalogue import FIGURES, PaperFigure
+from evenstep.study.figures.outcome import RULES, Outcome, spread_over_seeds
+
+MARK = "<!-- reproduction table -->"
+DOT, PER_OCTAVE = 3.0, 14.0  # points: a dot's radius where seeds agree, and what an octave of spread adds
+
+
+def draw_figure(outcome: Outcome, path: Path) -> None:
+    """Write the picture: estimates over searched rates, the identity, dots as large as seeds differ."""
+    figure = Figure(figsize=(5.6, 5.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    known = outcome.result.known
+    true = [one.true_lr for one in known if one.true_lr is not None]
+    sizes = [(2 * (DOT + PER_OCTAVE * spread_over_seeds(one))) ** 2 for one in known]
+    values = outcome.result.summary()
+    every = list(true)
+    for name, meaning in RULES.items() if known else ():
+        rates = [one.choices[name].lr for one in known]
+        every += rates
+        label = f"{meaning}: r = {shown(values[name]['pearson'].to_dict(), 2)}"
+        axes.scatter(true, rates, s=sizes, color=COLOURS[name], alpha=0.55, linewidths=0, label=label)
+    if every:
+        ends = min(every) / 1.3, max(every) * 1.3
+        axes.plot(ends, ends, "-", color="#b3261e", linewidth=1.0, zorder=0)
+        axes.set(xlim=(min(true) / 1.3, max(true) * 1.3), ylim=ends)
+        legend = axes.legend(frameon=False, fontsize=8)
+        for handle in legend.legend_handles:
+            handle.set_sizes([36.0])  # type: ignore[union-attr]
+    log_axes(axes)
+    axes.set(xlabel="searched maximal learning rate", ylabel="estimated learning rate")
+    axes.set_title(
+        f"{outcome.figure.title} (n = {len(true)}; paper: r = {outcome.figure.paper_r})", fontsize=9, loc="left"
+    )
+    figure.savefig(path, dpi=130)
+
+
+def write_rows(outcome: Outcome, path: Path) -> None:
+    """Write every architecture as one row of a CSV file."""
+    rows = outcome.rows()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def reproduction(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the table of all figures: the paper's r, its rule's and ours here, 'not run here' without a record."""
+    head = ["study", "networks", "paper's r", *(f"r, {meaning}" for meaning in RULES.values())]
+    head += ["regret, paper's rule", "regret, ours", "n"]
+    rows = [_row(figure, records.get(figure.name)) for figure in FIGURES]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows])
+
+
+def _row(figure: PaperFigure, record: Mapping[str, Any] | None) -> Sequence[str]:
+    start = [f"`{figure.name}`", figure.title, f"{figure.paper_r:.3f}"]
+    if record is None:
+        return [*start, *["not run here"] * len(RULES), "", "", ""]
+    methods = record["results"]["methods"]
+    found = [shown(methods[name]["pearson"], interval=True) for name in RULES]
+    regrets = [shown(methods[name]["mean_regret"], interval=True) for name in ("paths", "weighted")]
+    return [*start, *found, *regrets, str(record["results"]["n"])]
+
+
+def with_reproduction(page: str, records: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a page with the table between its marks, in place of what is there; a page without marks as it is."""
+    before, begin, rest = page.partition(MARK)
+    _, end, after = rest.partition(END)
+    return f"{before}{begin}\n{reproduction(records)}\n{end}{after}" if begin and end else page

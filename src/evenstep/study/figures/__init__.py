@@ -1,0 +1,1 @@
+"""The paper's figures of predicted against searched learning rates, one study each."""

@@ -1,0 +1,73 @@
+"""Check the figures' picture and table, and that the documentation's table is the records'."""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from evenstep.report.figures import MARK, draw_figure, reproduction, with_reproduction, write_rows
+from evenstep.report.transfer import COLOURS, shown
+from evenstep.study.figures.catalogue import FIGURES, figure_named
+from evenstep.study.figures.outcome import RULES, Outcome
+from tests.report.test_transfer import result
+
+ROOT = Path(__file__).parents[2]
+
+
+@cache
+def outcome() -> Outcome:
+    return Outcome(figure_named("mlp-depth"), result())
+
+
+def record() -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(json.dumps({"results": outcome().to_dict()}, allow_nan=False))
+    return made
+
+
+def test_the_picture_has_a_dot_of_every_rule_and_the_identity(tmp_path: Path) -> None:
+    draw_figure(outcome(), tmp_path / "p.png")
+    pixels = imread(tmp_path / "p.png")[..., :3]
+    for colour, alpha in (*((COLOURS[name], 0.55) for name in RULES), ("#b3261e", 1.0)):
+        wanted = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]) * alpha + 1 - alpha
+        assert (np.abs(pixels - wanted).max(axis=2) < 0.02).sum() > 20, colour
+
+
+def test_the_table_says_what_was_run_and_what_was_not() -> None:
+    table = reproduction({"mlp-depth": record()})
+    rows = {line.split("`")[1]: line for line in table.splitlines() if "`" in line}
+    assert list(rows) == [figure.name for figure in FIGURES]
+    methods = record()["results"]["methods"]
+    for name in RULES:
+        assert shown(methods[name]["pearson"], interval=True) in rows["mlp-depth"]
+    assert "| 0.962 |" in rows["mlp-depth"]
+    assert all("not run here" in row for name, row in rows.items() if name != "mlp-depth")
+    assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+def test_the_table_is_put_between_its_marks() -> None:
+    page = f"before\n{MARK}\nold\n<!-- end -->\nafter\n"
+    once = with_reproduction(page, {})
+    assert re.fullmatch(rf"before\n{MARK}\n(\|.*\|\n)+<!-- end -->\nafter\n", once)
+    assert with_reproduction(once, {}) == once
+    assert with_reproduction("nothing", {}) == "nothing"
+
+
+@pytest.mark.parametrize("page", ["docs/reproduction.md", "README.md"])
+def test_the_documentation_shows_the_recorded_runs(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert MARK in text
+    paths = {figure.name: ROOT / "results" / figure.name / "record.json" for figure in FIGURES}
+    records = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    assert with_reproduction(text, records) == text, f"write it anew: evenstep study list --page {page}"
+
+
+def test_every_row_has_its_spread(tmp_path: Path) -> None:
+    write_rows(outcome(), tmp_path / "t.csv")
+    lines = (tmp_path / "t.csv").read_text().splitlines()
+    assert lines[0].endswith('spread, octaves"')
+    assert len(lines) == 1 + len(result().measured)
