@@ -19,11 +19,16 @@ def demo() -> tuple[dict[str, Any], str, Any]:
     """Return the JSON object, what was said on standard error, and the picture's pixels."""
     with TemporaryDirectory() as folder:
         picture = Path(folder) / "demo.png"
-        options = ("--seeds", "1", "--epochs", "1", "--json", "--picture", str(picture))
+        page = Path(folder) / "demo.html"
+        options = ("--seeds", "1", "--epochs", "1", "--json", "--picture", str(picture), "--page", str(page))
         done = in_a_process("demo", *options, timeout=300)
         made = done.json()  # one object and nothing else
         assert picture.read_bytes().startswith(b"\x89PNG\r\n")
         assert made["picture"] == str(picture)
+        assert made["page"] == str(page)
+        text = page.read_text()
+        assert all(f"{name}</h2>" in text for name, _, _ in NETWORKS), "a plan is missing"
+        assert text.count("base of the ") >= 2
         return made, done.err, imread(picture)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from evenstep.module import initialize_
 from evenstep.rules import Optimizer, Plan
@@ -27,14 +28,18 @@ def train_(
     batch_size: int = 64,
     optimizer: Optimizer = "sgd",
     loss: Loss = functional.cross_entropy,
+    cosine: bool = False,
 ) -> list[float]:
     """Initialise a model by its plan, train it at `lr` times the planned factors, return every step's loss.
 
-    Stops at the first loss that is not finite. The seed fixes the weights and the order of the batches.
+    Stops at the first loss that is not finite. The seed fixes the weights and the order of the batches. With `cosine`
+    all rates fall to nothing along half a cosine.
     """
     generator = torch.Generator().manual_seed(seed)
     initialize_(model, plan, generator=generator)
     stepper = _optimizer(plan.param_groups(model, lr=lr), optimizer)
+    steps = epochs * (len(data[0]) // min(batch_size, len(data[0])))
+    decay = CosineAnnealingLR(stepper, steps) if cosine else None
     model.train()
     losses = []
     for inputs, targets in batches(data, epochs, batch_size, generator):
@@ -45,6 +50,8 @@ def train_(
             break
         value.backward()  # type: ignore[no-untyped-call]
         stepper.step()
+        if decay:
+            decay.step()
     return losses
 
 

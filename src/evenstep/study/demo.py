@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from evenstep.data import Split, digits
 from evenstep.module import plan
+from evenstep.rules import Plan
 from evenstep.search import LRSearch, mean_loss, search_lr, train_
 from evenstep.spaces import DagCNN, DagMLP
 from evenstep.study.codes import chain_code, dense_code, residual_code
@@ -80,10 +81,11 @@ class Trained:
 
 @dataclass(frozen=True)
 class Demo:
-    """Hold the searches, by kind of base, and the trained networks."""
+    """Hold the searches, by kind of base, the trained networks, and their plans by name."""
 
     bases: dict[str, LRSearch]
     rows: tuple[Trained, ...]
+    plans: dict[str, Plan]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain values; a diverged loss is None."""
@@ -107,17 +109,24 @@ def run_demo(*, seeds: int = 2, epochs: int = 5, notify: Notify = lambda _: None
     for kind, make in BASES.items():
         notify(f"searching the base learning rate of a one-hidden-layer {kind}")
         bases[kind] = search_lr(make, data.train, seeds=seeds, batch_size=BATCH_SIZE)
-    rows = []
+    rows, plans = [], {}
     for name, kind, make in NETWORKS:
         notify(f"planning and training: {name}")
-        rows.append(_train_both(name, kind, make, bases[kind], data, seeds, epochs))
-    return Demo(bases, tuple(rows))
+        plans[name] = plan(make(), data.train[0][:2], base=bases[kind])
+        rows.append(_train_both(name, kind, make, plans[name], bases[kind], data, seeds, epochs))
+    return Demo(bases, tuple(rows), plans)
 
 
 def _train_both(
-    name: str, kind: str, make: Callable[[], nn.Module], base: LRSearch, data: Split, seeds: int, epochs: int
+    name: str,
+    kind: str,
+    make: Callable[[], nn.Module],
+    planned: Plan,
+    base: LRSearch,
+    data: Split,
+    seeds: int,
+    epochs: int,
 ) -> Trained:
-    planned = plan(make(), data.train[0][:2], base=base)
     unscaled = plan(make(), data.train[0][:2], base=base, rule="mup")  # the base's rate: factors of width alone
     rate = planned.base
     assert rate is not None
@@ -126,7 +135,7 @@ def _train_both(
         losses, accuracies = [], []
         for seed in range(seeds):
             model = make()
-            train_(model, data.train, chosen, lr=rate, seed=seed, epochs=epochs, batch_size=BATCH_SIZE)
+            train_(model, data.train, chosen, lr=rate, seed=seed, epochs=epochs, batch_size=BATCH_SIZE, cosine=True)
             losses.append(mean_loss(model, data.train))
             accuracies.append(_accuracy(model, data.test))
         measured[label] = (sum(losses) / seeds, sum(accuracies) / seeds)
