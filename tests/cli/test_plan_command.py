@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from evenstep.graph import dag_mlp_graph
+from evenstep.rules import Plan
 from tests.cli.command import Done, Run, in_a_process
 from tests.reference import (
     cell_depths,
@@ -307,3 +309,18 @@ def test_unknown_and_unreadable_options_exit_with_2(run: Run, arguments: tuple[s
     assert (done.code, done.out) == (2, "")
     assert "Traceback" not in done.err
     assert arguments[-2] in done.err
+
+
+def test_a_plan_is_written_whole_and_the_report_shows_it(run: Run, tmp_path: Path) -> None:
+    target = tmp_path / "plan.json"
+    done = run("plan", "--code", "2_12_112", "--base", "0.5", "--json", "-o", str(target))
+    assert done.code == 0
+    made = Plan.from_json(target.read_text())
+    assert made.graph == dag_mlp_graph("2_12_112")
+    assert made.lr_scale == done.json()["lr_scale"]
+    assert run("report", str(target), "-o", str(tmp_path / "report.html")).code == 0
+    assert "<svg" in (tmp_path / "report.html").read_text()
+    refused = run("plan", "--code", "2", "-o", str(tmp_path / "no" / "plan.json"))
+    assert refused.code == 2
+    assert "the plan cannot be written to" in refused.err
+    assert run("plan", "--code", "-", "-o", str(target)).code == 2

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -62,6 +63,10 @@ def plan(
     ] = None,
     base_kernel_size: Annotated[int, typer.Option(help="The base's kernel size (cnn).")] = 3,
     on_unknown: Annotated[str, typer.Option(help="raise, or identity to let unknown operators through.")] = "raise",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="A file for the whole plan, graph and all, which evenstep report shows."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Plan an initialisation and a learning rate for every parameter of a network."""
@@ -73,6 +78,7 @@ def plan(
 
         model, example_inputs = load_target(target)
         made = plan_module(model, example_inputs, on_unknown=on_unknown, **options)  # type: ignore[arg-type]
+        _write(made, out)
         _print(made, made.to_dict(graph=False), as_json=as_json)
         return
     chosen = _space(
@@ -91,9 +97,12 @@ def plan(
     )
     assert code is not None
     if code == "-":
+        if out is not None:
+            raise InputError(f"--out is '{out}', for one plan; with --code - leave it out, every line prints its own")
         _stream(chosen, options)
     else:
         made = plan_graph(chosen.target(code), base_graph=chosen.base(), **options)
+        _write(made, out)
         _print(made, _compact(code, made), as_json=as_json)
 
 
@@ -119,6 +128,17 @@ def _compact(code: str, made: Plan) -> dict[str, Any]:
     values = made.to_dict(graph=False)
     values["vertices"] = [vertex for vertex in values["vertices"] if vertex["name"].isdigit()]
     return {"code": code, **values}
+
+
+def _write(made: Plan, out: Path | None) -> None:
+    """Write a plan whole, where it is asked for."""
+    if out is None:
+        return
+    try:
+        with any_digits():
+            out.write_text(made.to_json() + "\n")
+    except OSError as error:
+        raise InputError(f"the plan cannot be written to '{out}' ({error.strerror}); give another --out") from None
 
 
 def _print(made: Plan, values: dict[str, Any], *, as_json: bool) -> None:
