@@ -65,6 +65,7 @@ def test_the_list_names_every_figure(study: Run) -> None:
         (["cnn", "--scale", "paper", "--data", "no"], "there is no folder 'no'"),
         (["cnn", "--scale", "paper", "--data", "."], "cifar"),
         (["cnn", "--seeds", "0"], "--seeds is 0"),
+        (["cnn", "--rates", "two"], "--rates is 'two'; give layers or one"),
         (["cnn", "--precision", "int8"], "--precision is 'int8'"),
         (["cnn", "--device", "tpu"], "--device is 'tpu'"),
         (["list", "--page", "none.md"], "the page 'none.md' cannot be written"),

@@ -19,7 +19,7 @@ from evenstep.study.figures.networks import SCALES, family, scale_named
 from evenstep.study.figures.outcome import RULES, Outcome, spread_over_seeds
 from evenstep.study.transfer.benchmark import Place, run
 from evenstep.study.transfer.families import Architecture
-from evenstep.study.transfer.measure import Curve, Measured, Training
+from evenstep.study.transfer.measure import Curve, Measured, Training, layered
 from tests.study.small import TRAINING
 
 torch.set_num_threads(1)
@@ -42,6 +42,14 @@ def test_topology_studies_have_thirty_different_networks_and_more() -> None:
         assert (found.setting.order, found.setting.init, found.setting.optimizer) == ("post", "degree", "sgd")
     kernels = [one.kernel_size for one in family(figure_named("cnn"), SCALES["paper"]).architectures]
     assert {kernel: kernels.count(kernel) for kernel in kernels} == {1: 8, 3: 8, 5: 8, 7: 8}
+
+
+def test_rates_are_each_layers_own_or_one_for_all() -> None:
+    figure = figure_named("mlp-depth")
+    for rates, expected in (("layers", {256 / 3072, 1.0, 10 / 256}), ("one", {1.0})):
+        found = family(figure, SCALES["paper"], rates)  # type: ignore[arg-type]
+        plan = layered(found.setting, found.architectures[0])
+        assert {round(p.lr_scale, 9) for p in plan.parameters} == {round(value, 9) for value in expected}
 
 
 def test_small_scales_need_no_files() -> None:

@@ -50,6 +50,8 @@ def test_another_name_is_the_same_network_and_anything_else_another(path: Path) 
     assert opened(path).known(SETTING, Architecture("a", "2_02", kernel_size=5), TRAINING) == nothing
     assert opened(path).known(SETTING, Architecture("a", "2_02", width=64), TRAINING) == nothing
     assert opened(path).known(Setting(width=64), NETWORK, TRAINING) == nothing
+    assert opened(path).known(Setting(classes=100), NETWORK, TRAINING) == nothing
+    assert opened(path).known(Setting(rates="one"), NETWORK, TRAINING) == nothing
     assert opened(path, data="cifar10").known(SETTING, NETWORK, TRAINING) == nothing
     assert opened(path).known(SETTING, NETWORK, Training(epochs=2)) == nothing
     assert opened(path).known(SETTING, NETWORK, Training(base_seeds=5)).curve == CURVE

@@ -30,6 +30,9 @@ def command_for(figure: PaperFigure) -> Callable[..., None]:
         *,
         scale: Annotated[str, typer.Option(help="smoke, cpu or paper.")] = "smoke",
         data: Annotated[Path | None, typer.Option(help="Folder of the data set, for the scale paper.")] = None,
+        rates: Annotated[
+            str, typer.Option(help="layers: times each layer's width factor; one: the same for all.")
+        ] = "layers",
         seeds: Annotated[int | None, typer.Option(help="Seeds for each learning rate, else the scale's own.")] = None,
         workers: Annotated[
             int | None, typer.Option(help="Processes; if not given, one a core on a CPU, one on a GPU.")
@@ -45,13 +48,15 @@ def command_for(figure: PaperFigure) -> Callable[..., None]:
         from evenstep.study.figures.networks import family, scale_named
 
         size = scale_named(scale)
+        if rates != "layers" and rates != "one":
+            raise InputError(f"--rates is '{rates}'; give layers or one")
         require_counts({"--seeds": seeds, "--workers": workers})
         require_data(scale, size.source(figure), data)
         place = place_of(data, device, precision, workers, out, source=size.source(figure))
         training = replace(size.training, seeds=seeds or size.training.seeds)
         if out is not None:
             make_folder(out)
-        outcome = _measured(figure, family(figure, size), place, training, quiet=quiet)
+        outcome = _measured(figure, family(figure, size, rates), place, training, quiet=quiet)
         record = _record(outcome, size, place, training)
         if out is not None:
             _write(record, outcome, out)
@@ -122,6 +127,7 @@ def _record(outcome: Outcome, scale: FigureScale, place: Place, training: Traini
     from evenstep.study.record import as_record
 
     options = "" if place.data is None else " --data DIR"
+    options += "" if outcome.result.family.setting.rates == "layers" else " --rates one"
     config = {
         "study": outcome.figure.name,
         "scale": scale.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from evenstep.errors import InputError
 from evenstep.study import codes
@@ -50,7 +51,7 @@ SCALES = {
             {"mlp": 64, "cnn": 16},
         ),
         FigureScale(
-            "paper", "all networks on the figure's own data, for a GPU", Training(), {"mlp": 256, "cnn": 64}, False
+            "paper", "all networks on the figure's own data, for a GPU", Training(), {"mlp": 256, "cnn": 32}, False
         ),
     )
 }
@@ -63,10 +64,11 @@ def scale_named(name: str) -> FigureScale:
     return SCALES[name]
 
 
-def family(figure: PaperFigure, scale: FigureScale) -> Family:
+def family(figure: PaperFigure, scale: FigureScale, rates: Literal["layers", "one"] = "layers") -> Family:
     """Return a figure's networks as the authors train them: sums of activations, in-degree initialisation, plain SGD.
 
-    Convolutions see images of half the side, as their kernels reach far: 16 x 16 in the paper's size.
+    `rates` says whether layers train at rates of their own, by their widths, or all at one. Convolutions see images of
+    half the side, as their kernels reach far: 16 x 16 in the paper's size.
     """
     side = 8 if scale.on_digits else 16 if figure.kind == "cnn" else 32
     setting = Setting(
@@ -77,6 +79,7 @@ def family(figure: PaperFigure, scale: FigureScale) -> Family:
         width=scale.widths[figure.kind],
         image=(1 if scale.on_digits else 3, side, side),
         classes=IMAGENET_CLASSES if scale.source(figure) == "imagenet" else 10,
+        rates=rates,
     )
     networks = _networks(figure)
     if scale.most is not None:

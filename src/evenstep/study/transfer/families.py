@@ -22,7 +22,10 @@ Kind = Literal["mlp", "cnn", "nasbench201"]
 
 @dataclass(frozen=True)
 class Setting:
-    """Say what all networks of a family share, beside their topology."""
+    """Say what all networks of a family share, beside their topology.
+
+    `rates`: each layer's own, by its width, or one for all layers.
+    """
 
     kind: Kind = "mlp"
     order: Literal["pre", "post"] = "pre"
@@ -33,6 +36,7 @@ class Setting:
     width: int = 256
     image: tuple[int, int, int] = (3, 32, 32)
     classes: int = 10
+    rates: Literal["layers", "one"] = "layers"
 
 
 @dataclass(frozen=True)

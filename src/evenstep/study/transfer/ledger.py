@@ -149,9 +149,9 @@ def _network(setting: Setting, architecture: Architecture) -> list[Any]:
     """Return what a network starts and trains as; two names of one network are one network."""
     named: dict[str, Any] = asdict(architecture)
     del named["name"]
-    shared: dict[str, Any] = asdict(setting)
-    if setting.classes == 10:  # lines from before there were others
-        del shared["classes"]
+    usual = asdict(Setting())
+    added = ("classes", "rates")  # since the first lines were written: those have them as they are usually
+    shared = {name: value for name, value in asdict(setting).items() if name not in added or value != usual[name]}
     plan = layered(setting, architecture)
     numbers = [[p.name, *(f"{number:.9g}" for number in (p.mean, p.std, p.lr_scale))] for p in plan.parameters]
     return [shared, named, numbers]

@@ -195,9 +195,10 @@ class Bench:
 
 
 def layered(setting: Setting, architecture: Architecture) -> Plan:
-    """Return the plan that initialises a network as its setting says; its rates differ by layer width alone."""
+    """Return the plan that initialises a network as its setting says; rates differ by layer width, or not at all."""
     graph, base = graph_of(setting, architecture), graph_of(setting, Architecture("base", "2"))
-    return plan_graph(graph, rule="mup", init=setting.init, optimizer=setting.optimizer, base_graph=base)
+    rule = "mup" if setting.rates == "layers" else "constant"
+    return plan_graph(graph, rule=rule, init=setting.init, optimizer=setting.optimizer, base_graph=base)
 
 
 def predictions(
