@@ -48,7 +48,7 @@ def command_for(figure: PaperFigure) -> Callable[..., None]:
         from evenstep.study.figures.networks import family, scale_named
 
         size = scale_named(scale)
-        if rates != "layers" and rates != "one":
+        if rates not in ("layers", "one"):
             raise InputError(f"--rates is '{rates}'; give layers or one")
         require_counts({"--seeds": seeds, "--workers": workers})
         require_data(scale, size.source(figure), data)
@@ -56,7 +56,9 @@ def command_for(figure: PaperFigure) -> Callable[..., None]:
         training = replace(size.training, seeds=seeds or size.training.seeds)
         if out is not None:
             make_folder(out)
-        outcome = _measured(figure, family(figure, size, rates), place, training, quiet=quiet)
+        outcome = _measured(
+            figure, family(figure, size, "one" if rates == "one" else "layers"), place, training, quiet=quiet
+        )
         record = _record(outcome, size, place, training)
         if out is not None:
             _write(record, outcome, out)
