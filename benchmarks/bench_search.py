@@ -32,7 +32,8 @@ from torch import Tensor, nn
 
 import evenstep as es
 from evenstep.search import LocalEngine
-from evenstep.search.fleet import Precision, order
+from evenstep.search.cuda import Precision
+from evenstep.search.fleet import order
 from evenstep.search.job import Copy, Data, Job
 from evenstep.search.memory import copies_that_fit
 from evenstep.search.recipe import Recipe

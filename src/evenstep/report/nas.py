@@ -1,9 +1,10 @@
-"""NAS-Bench-201 trained in several ways, shown: accuracies, rankings at the top, and gaps between architectures."""
+"""NAS-Bench-201 trained in several ways, shown: pictures of accuracies, rankings and gaps, and tables in Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from evenstep.errors import InputError
-from evenstep.study.nas.analysis import Gaps, TauPoint
+from evenstep.study.nas.analysis import Gaps, TauPoint, pairwise_gaps, tau_curve
+from evenstep.study.nas.compare import Comparison
 
 COLOURS = {
     "benchmark": "#8a8a8a",
@@ -25,6 +27,10 @@ MARKERS = {"benchmark": "s", "constant-tuned": "v", "paper": "^", "mup": "D", "w
 # For names that are no protocol, such as pairs of seeds.
 _OTHER_COLOURS = ("#b5485d", "#3f8f8a", "#a08a2b", "#555555")
 _OTHER_MARKERS = ("P", "X", "<", ">")
+BEGIN, END = "<!-- nas table -->", "<!-- end -->"
+NOTHING = "No run is recorded yet."
+_TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet16-120": "ImageNet16-120"}
+_SHOWN = (100, 50, 20, 10)  # percent of the ranking
 
 
 def draw_accuracies(
@@ -107,6 +113,42 @@ def draw_gaps(gaps: Mapping[str, Gaps], path: Path, *, title: str = "NAS-Bench-2
     _finish(figure, axes, path, title=title, legend=bool(gaps))
 
 
+def draw_comparison(comparison: Comparison, folder: Path, *, stem: str) -> list[Path]:
+    """Write the pictures of a comparison whose cells are at least two: accuracies, taus and gaps; return their paths.
+
+    The reference is the table, or the benchmark's protocol where the table has not all cells.
+    """
+    first = next(iter(comparison.results.values())).means
+    codes = comparison.codes
+    listed = all(code in comparison.published for code in codes)
+    reference = {code: comparison.published[code] if listed else first.get(code, np.nan) for code in codes}
+    values = {
+        label: [one.means.get(code, np.nan) for code in codes]
+        for label, one in comparison.results.items()
+        if len(one.means) > 1 and (listed or one.means != first)
+    }
+    shared = {label: comparison.shared(one.means, reference) for label, one in comparison.results.items()}
+    curves = {
+        label: tau_curve(
+            *([table[code] for code in shared[label]] for table in (reference, comparison.results[label].means))
+        )
+        for label in values
+        if all(np.isfinite(reference[code]) for code in shared[label])
+    }
+    gaps = {
+        label: pairwise_gaps(list(one.means.values()))
+        for label, one in comparison.results.items()
+        if len(one.means) > 1
+    }
+    title = f"{comparison.setting['data']}, {comparison.setting['training']['epochs']} epochs"
+    paths = [folder / f"{stem}-{name}.png" for name in ("accuracies", "tau", "gaps")]
+    xlabel = "test accuracy in the benchmark, %" if listed else "test accuracy by the benchmark's protocol, %"
+    draw_accuracies([reference[code] for code in codes], values, paths[0], title=title, xlabel=xlabel)
+    draw_tau(curves, paths[1], title=title)
+    draw_gaps(gaps, paths[2], title=title)
+    return paths
+
+
 def _axes(width: float, height: float) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
@@ -125,3 +167,166 @@ def _look(name: str, place: int) -> tuple[str, str]:
     if name in COLOURS:
         return COLOURS[name], MARKERS[name]
     return _OTHER_COLOURS[place % len(_OTHER_COLOURS)], _OTHER_MARKERS[place % len(_OTHER_MARKERS)]
+
+
+def markdown(record: Mapping[str, Any]) -> str:
+    """Return a record's tables, a section for every setting; data sets that were not run say so."""
+    comparisons: list[dict[str, Any]] = record["results"]["comparisons"]
+    parts = [_section(one) for one in comparisons]
+    run = {one["setting"]["data"] for one in comparisons}
+    rows = [[title, "run" if name in run else "not run here"] for name, title in _TITLES.items()]
+    return "\n\n".join([_table(["data set", "recorded"], rows), *parts])
+
+
+def with_table(page: str, table: str) -> str:
+    """Return a page with a table between its marks, in place of what is there."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise InputError(f"the page has no lines '{BEGIN}' and '{END}'; put them where the table belongs")
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+def _section(one: Mapping[str, Any]) -> str:
+    setting = one["setting"]
+    training, shape = setting["training"], setting["shape"]
+    title = f"### {_TITLES.get(setting['data'], setting['data'])}, {training['epochs']} epochs"
+    where = "; ".join(
+        f"{at['device']}, torch {at['torch']}, commit {at['commit'] or 'unknown'}, {at['precision']}"
+        for at in one["measured_on"]
+    )
+    made = (
+        f"C = {shape['channels']}, N = {shape['cells']}, batch {training['batch_size']}, weight decay "
+        f"{training['weight_decay']:g}. Measured on: {where}."
+    )
+    parts = [title, made, _protocols(one), _gains(one)]
+    if ranked := [versus for versus in one["versus"] if "tau" in versus]:
+        parts.append("Kendall's tau with the reference over the top K% of the ranking, and between the seeds of each:")
+        parts.append(_taus(ranked))
+        parts.append(_gaps(ranked))
+    if any(against["n"] for against in one["table"].values()):
+        parts.append(_published(one))
+    counted = one["parameters"]
+    if counted["n"]:
+        parts.append(f"Parameter counts equal the table's for {counted['equal']} of {counted['n']} cells.")
+    if one["tuned"]:
+        parts.append(_tuned(one["tuned"]))
+    return "\n\n".join(parts)
+
+
+def _protocols(one: Mapping[str, Any]) -> str:
+    rows = []
+    for label, own in one["protocols"].items():
+        seeds = " to ".join(dict.fromkeys(str(count) for count in (own["seeds"][0], own["seeds"][-1])))
+        way = f"; {own['protocol']['way']}" if "way" in own["protocol"] else ""
+        rows.append(
+            [
+                f"`{label}`{way}",
+                str(own["n"]),
+                seeds,
+                f"{own['protocol']['lr']:.4g}",
+                f"{own['mean']:.2f}",
+                str(own["diverged"]),
+            ]
+        )
+    return _table(["protocol", "cells", "seeds", "rate of the base", "mean accuracy, %", "diverged"], rows)
+
+
+def _gains(one: Mapping[str, Any]) -> str:
+    rows = []
+    for versus in one["versus"]:
+        if "gain" not in versus:
+            continue
+        gain = versus["gain"]
+        rows.append(
+            [
+                f"`{versus['protocol']}`",
+                f"`{versus['reference']}`",
+                str(versus["n"]),
+                _figure(gain["gain"], sign=True),
+                f"{gain['better']} / {gain['worse']}",
+                "yes" if gain["excludes_zero"] else "no",
+            ]
+        )
+    head = ["protocol", "against", "cells", "gain in points (95%)", "better / worse", "interval excludes zero"]
+    return _table(head, rows)
+
+
+def _taus(ranked: Sequence[Mapping[str, Any]]) -> str:
+    rows = []
+    for versus in ranked:
+        taus = {point["share"]: point["tau"]["value"] for point in versus["tau"]}
+        within = versus["agreement"][0]["within"]
+        rows.append(
+            [
+                f"`{versus['protocol']}`",
+                f"`{versus['reference']}`",
+                versus["ranked_by"],
+                *(_number(taus[share]) for share in _SHOWN),
+                *(_number(within[name]) for name in (versus["protocol"], versus["reference"])),
+            ]
+        )
+    head = ["protocol", "reference", "ranked by", *(f"top {share}%" for share in _SHOWN)]
+    return _table([*head, "seeds of the protocol", "seeds of the reference"], rows)
+
+
+def _gaps(ranked: Sequence[Mapping[str, Any]]) -> str:
+    rows = []
+    for versus in ranked:
+        own, other = versus["gaps"][versus["protocol"]], versus["gaps"][versus["reference"]]
+        row = [f"`{versus['protocol']}`", f"`{versus['reference']}`"]
+        rows.append([*row, *(f"{gaps[name]:.2f}" for gaps in (own, other) for name in ("mean", "median"))])
+    head = ["protocol", "reference", "mean gap, points", "median", "the reference's mean gap", "median"]
+    return _table(head, rows)
+
+
+def _published(one: Mapping[str, Any]) -> str:
+    rows = []
+    for label, against in one["table"].items():
+        if not against["n"]:
+            continue
+        searches = against.get("searches", {})
+        places = ", ".join(
+            f"{own['algorithm']} {own['place_before']} to {own['place_after']}" for own in searches.get("standings", ())
+        )
+        rows.append(
+            [
+                f"`{label}`",
+                str(against["n"]),
+                f"{against['mean_absolute_difference']:.2f}",
+                f"{against['mean_difference']:+.2f}",
+                _number(against["kendall"]),
+                _number(searches.get("tau")),
+                places or "–",
+            ]
+        )
+    head = ["protocol", "cells", "mean absolute difference to the table", "mean difference", "Kendall's tau"]
+    return _table([*head, "tau of searches' picks", "places of search algorithms"], rows)
+
+
+def _tuned(tuned: Sequence[Mapping[str, Any]]) -> str:
+    rows = []
+    for one in tuned:
+        losses = ", ".join(f"{lr:.3g}: {'diverged' if loss is None else f'{loss:.3f}'}" for lr, loss in one["losses"])
+        rows.append([f"`{one['protocol']}`", one["base"], str(one["epochs"]), losses])
+    head = ["protocol", "base cell", "epochs", "mean training loss of the last epoch by rate"]
+    return "Base rates were searched on one cell:\n\n" + _table(head, rows)
+
+
+def _figure(figure: Mapping[str, float | None], *, sign: bool = False) -> str:
+    value, low, high = figure["value"], figure["low"], figure["high"]
+    if value is None:
+        return "–"
+    form = "{:+.2f}" if sign else "{:.2f}"
+    if low is None or high is None:
+        return form.format(value)
+    return f"{form.format(value)} ({form.format(low)} to {form.format(high)})"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

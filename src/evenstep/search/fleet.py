@@ -14,18 +14,17 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from evenstep.search.cuda import Precision, autocast, cuda_settings, fanned_out, on, streams_for
 from evenstep.search.job import Copy, Data, Job, norms_of
 from evenstep.search.recipe import Recipe
 from evenstep.search.steppers import Stepper, stepper_for
 
-Precision = Literal["float32", "tf32", "bfloat16"]
-_STREAMS = 8
 _EVALUATION_BATCH = {"cpu": 1024, "cuda": 4096}
 _STATISTICS_FROM = 16384  # examples: enough for a mean and a variance
 
@@ -169,15 +168,14 @@ class Singles:
             self.steppers.append(stepper_for(job.recipe, [p.data for p in values]))
         self.factor = torch.ones((), dtype=self.parameters[0][0].dtype, device=device)
         self.has_statistics = bool(norms_of(self.models[0]))
-        count = min(_STREAMS, len(copies)) if device.type == "cuda" else 0
-        self.streams = [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
+        self.streams = streams_for(device, len(copies))
 
     def step_(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Take one step with every copy."""
         losses: list[Tensor] = [self.factor] * len(self.models)
-        with _fanned_out(self.streams):
+        with fanned_out(self.streams):
             for place in range(len(self.models)):
-                with _on(self.streams, place):
+                with on(self.streams, place):
                     losses[place] = self._step_one_(place, inputs, targets)
         return torch.stack(losses)
 
@@ -219,24 +217,6 @@ def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
     """Return the gradient for every leaf, zero for those the loss does not use."""
     found = torch.autograd.grad(loss, leaves, allow_unused=True)
     return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
-
-
-@contextlib.contextmanager
-def _fanned_out(streams: list[torch.cuda.Stream]) -> Iterator[None]:
-    """Let side streams start after the current one's work, and the current one go on after theirs."""
-    if not streams:
-        yield
-        return
-    current = torch.cuda.current_stream()
-    for stream in streams:
-        stream.wait_stream(current)
-    yield
-    for stream in streams:
-        current.wait_stream(stream)
-
-
-def _on(streams: list[torch.cuda.Stream], place: int) -> contextlib.AbstractContextManager[object]:
-    return torch.cuda.stream(streams[place % len(streams)]) if streams else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -287,7 +267,7 @@ def train(squad: Squad, data: Data, recipe: Recipe, *, precision: Precision = "f
     curves: dict[Copy, list[float]] = {one: [] for one in squad.copies}
     gone: set[Copy] = set()
     recent: list[Tensor] = []
-    with _precision(precision, squad.factor.device):
+    with cuda_settings(precision, squad.factor.device):
         stepping = Captured.of(squad, data, recipe, precision) or _Eager(squad, data, precision)
         for step, index in enumerate(order(len(data[0]), recipe)):
             squad.factor.fill_(recipe.schedule(step))
@@ -310,7 +290,7 @@ def train(squad: Squad, data: Data, recipe: Recipe, *, precision: Precision = "f
 def trial_seconds(squad: Squad, data: Data, recipe: Recipe, precision: Precision, steps: int) -> float:
     """Return the time a step of a squad takes, after one that warms caches and allocators up."""
     device = squad.factor.device
-    with _precision(precision, device):
+    with cuda_settings(precision, device):
         stepping = Captured.of(squad, data, recipe, precision) or _Eager(squad, data, precision)
         batches = itertools.cycle(itertools.islice(order(len(data[0]), recipe), steps + 1))
         stepping.step_(next(batches))
@@ -337,7 +317,7 @@ class _Eager:
     def step_(self, index: Tensor) -> Tensor:
         """Take one step on the examples at `index`."""
         index = index.to(self.squad.factor.device)
-        with _autocast(self.precision, self.squad.factor.device):
+        with autocast(self.precision, self.squad.factor.device):
             return self.squad.step_(self.data[0][index], self.data[1][index])
 
 
@@ -382,26 +362,6 @@ class Captured:
         return self.losses.clone()
 
 
-@contextlib.contextmanager
-def _precision(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Let matrix products and convolutions use TF32 for a while, on CUDA, if asked to."""
-    if device.type != "cuda":
-        yield
-        return
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
-def _autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    if precision != "bfloat16":
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
-
-
 def _diverged(
     squad: Squad, recent: list[Tensor], curves: dict[Copy, list[float]], gone: set[Copy]
 ) -> Iterator[Outcome]:
@@ -427,7 +387,7 @@ def _settle_statistics_(squad: Squad, data: Data, recipe: Recipe, precision: Pre
     shown = replace(recipe, batch_size=min(size, len(data[0])), epochs=1, steps=None)
     batches = itertools.islice(order(len(data[0]), shown), max(_STATISTICS_FROM // shown.batch_size, 1))
     for number, index in enumerate(batches, 1):
-        with _autocast(precision, device):
+        with autocast(precision, device):
             squad.look_(data[0][index.to(device)], 1 / number)
 
 
@@ -447,7 +407,7 @@ def _finished(
         size = max(batch_size, size // len(squad.copies))
     for start in range(0, len(data[0]), size):
         part = slice(start, start + size)
-        with _autocast(precision, squad.factor.device):
+        with autocast(precision, squad.factor.device):
             losses = squad.evaluate(data[0][part], data[1][part])
         total += losses.double() * len(data[0][part])
     for one, loss in zip(squad.copies, (total / len(data[0])).tolist(), strict=True):

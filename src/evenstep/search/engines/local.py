@@ -17,8 +17,9 @@ import torch.multiprocessing  # teaches pickle to hand tensors over as shared me
 from torch import Tensor
 
 from evenstep.errors import SearchError
+from evenstep.search.cuda import Precision
 from evenstep.search.engines.form import Form, best_threads, chosen_form, fitted, threads, train_in
-from evenstep.search.fleet import Outcome, Precision, step_count
+from evenstep.search.fleet import Outcome, step_count
 from evenstep.search.job import Copy, Data, Job
 
 _START_SECONDS = 4.0  # what starting workers costs, importing torch above all

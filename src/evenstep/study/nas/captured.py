@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from evenstep.errors import StoreError
-from evenstep.study.nas.streams import tuned
-from evenstep.study.nas.training import Lane, Precision, Squad, Training
+from evenstep.search.cuda import Precision, cuda_settings
+from evenstep.study.nas.training import Lane, Squad, Training
 
 _SAVE_SECONDS = 60.0
 
@@ -89,7 +89,7 @@ def train(
     start = time.perf_counter()
     squad = Squad(lanes, precision)
     first, spent, curves = checkpoint.load_(squad) if checkpoint else (0, 0.0, [])
-    with tuned(precision, squad.device):
+    with cuda_settings(precision, squad.device, timed=True):
         step_ = stepping_of(squad)
         drawn = [lane.draw(first) for lane in lanes]
         for epoch in range(first, training.epochs):

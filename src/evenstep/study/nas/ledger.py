@@ -80,16 +80,16 @@ class Ledger:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.entries: dict[tuple[str, str, bool], Entry] = {}
-        if path is not None and path.exists():
-            whole = [entry for entry in read(path, mend=True)]
-            self.entries = {entry.name: entry for entry in whole}
+        self.by_key: dict[str, Entry] = {}
+        for entry in read(path, mend=True) if path is not None and path.exists() else ():
+            self._keep(entry)
 
     def known(self, run: Run, setting: Setting) -> Entry | None:
         """Return a run's line; one that another protocol trained alike is written down for this one too."""
         key = key_of(run, setting)
         if entry := self.entries.get((key, run.protocol.name, run.tuning)):
             return entry
-        alike = next((entry for entry in self.entries.values() if entry.key == key), None)
+        alike = self.by_key.get(key)
         return alike and self._add(self._entry(run, setting, alike.outcome, alike.provenance))
 
     def note(self, run: Run, setting: Setting, outcome: Outcome, **where: Any) -> Entry:
@@ -110,8 +110,12 @@ class Ledger:
             provenance=where,
         )
 
-    def _add(self, entry: Entry) -> Entry:
+    def _keep(self, entry: Entry) -> None:
         self.entries[entry.name] = entry
+        self.by_key.setdefault(entry.key, entry)
+
+    def _add(self, entry: Entry) -> Entry:
+        self._keep(entry)
         if self.path is not None:
             try:
                 with self.path.open("a") as file:

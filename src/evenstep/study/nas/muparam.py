@@ -52,8 +52,9 @@ class Mup(Rated):
 
 
 def is_installed() -> bool:
-    """Say whether the mup package is there."""
-    return find_spec("mup") is not None
+    """Say whether the mup package is there; a mere folder of that name is not it."""
+    found = find_spec("mup")
+    return found is not None and found.origin is not None
 
 
 def way() -> str:

@@ -143,6 +143,8 @@ class TrainingProtocol(Protocol):
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
 
+    def __hash__(self) -> int: ...
+
 
 @dataclass(frozen=True)
 class Rated:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +18,9 @@ from torch.nn import functional
 from evenstep.data import Moves, Split, draw_moves
 from evenstep.data.augment import padded, taken
 from evenstep.errors import InputError
+from evenstep.search.cuda import Precision, autocast, fanned_out, on, streams_for
 from evenstep.study.nas.protocols import Treatment
-from evenstep.study.nas.streams import autocast, fanned_out, on, streams_for
 
-Precision = Literal["float32", "tf32", "bfloat16"]
 _EVALUATION_BATCH = 1000
 
 

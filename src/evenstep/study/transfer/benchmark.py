@@ -21,8 +21,9 @@ import torch
 from evenstep.data import Split, cifar10, digits, imagenet
 from evenstep.errors import InputError, SearchError
 from evenstep.search import LocalEngine
+from evenstep.search.cuda import Precision
 from evenstep.search.engines.form import Form
-from evenstep.search.fleet import Outcome, Precision
+from evenstep.search.fleet import Outcome
 from evenstep.search.job import Copy, Data, Job
 from evenstep.study import statistics
 from evenstep.study.record import finite

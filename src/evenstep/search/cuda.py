@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import torch
 
+Precision = Literal["float32", "tf32", "bfloat16"]
 _STREAMS = 8
 
 
@@ -35,7 +37,7 @@ def on(streams: Sequence[torch.cuda.Stream], place: int) -> contextlib.AbstractC
     return torch.cuda.stream(streams[place % len(streams)]) if streams else contextlib.nullcontext()
 
 
-def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
+def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:
     """Run convolutions and products in bfloat16, if asked to."""
     if precision != "bfloat16":
         return contextlib.nullcontext()
@@ -44,15 +46,18 @@ def autocast(precision: str, device: torch.device) -> contextlib.AbstractContext
 
 
 @contextlib.contextmanager
-def tuned(precision: str, device: torch.device) -> Iterator[None]:
-    """Let CUDA use TF32 if asked to, and time its convolutions once for each shape, for a while."""
+def cuda_settings(precision: Precision, device: torch.device, *, timed: bool = False) -> Iterator[None]:
+    """Let CUDA use TF32 if asked to, for a while; with `timed`, time its convolutions once for each shape.
+
+    Timing pays where the same shapes come for many epochs.
+    """
     if device.type != "cuda":
         yield
         return
     cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
     before = products.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     products.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
-    cudnn.benchmark = True
+    cudnn.benchmark = timed or cudnn.benchmark
     try:
         yield
     finally:

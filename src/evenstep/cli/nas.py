@@ -1,0 +1,199 @@
+"""`evenstep nas`: NAS-Bench-201 sampled, trained in several ways, and compared."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evenstep.errors import InputError
+
+if TYPE_CHECKING:
+    from evenstep.study.nas.compare import Comparison
+    from evenstep.study.nas.sweep import Progress
+
+nas = typer.Typer(name="nas", help="Train NAS-Bench-201 fairly, and compare.", no_args_is_help=True)
+_JSON = typer.Option("--json", help="Print one JSON object.")
+
+
+@nas.command()
+def sample(
+    table: Annotated[str, typer.Argument(help="The table: a file .parquet, its folder, or NATS-Bench's files.")],
+    *,
+    count: Annotated[int, typer.Option(help="How many cells.")] = 24,
+    seed: Annotated[int, typer.Option(help="What the draw follows from.")] = 0,
+    data_set: Annotated[str, typer.Option(help="cifar10, cifar100 or imagenet16_120.")] = "cifar10",
+    epochs: Annotated[int, typer.Option(help="12 or 200.")] = 12,
+    of: Annotated[str | None, typer.Option(help="File of cells to draw from, - for standard input; else all.")] = None,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Print cells spread over the table's range of accuracy, one a line."""
+    from evenstep.study.nas.asking import read_codes, text_of
+    from evenstep.study.nas.sample import sample_of_table, spread_sample
+    from evenstep.study.nas.table import NasBench201Table
+
+    known = NasBench201Table.load(table)
+    accuracies = known.by_code(data_set, epochs=epochs)
+    draw = random.Random(seed)
+    if (text := text_of(of)) is None:
+        codes = sample_of_table(known, count, draw=draw, dataset=data_set, epochs=epochs)
+    else:
+        among = {code: accuracies[code] for code in read_codes(text) if code in accuracies}
+        codes = spread_sample(among, count, draw=draw)
+    if as_json:
+        print(json.dumps({"codes": list(codes), "accuracies": [accuracies[code] for code in codes]}))
+        return
+    for code in codes:
+        print(f"{code}  # {accuracies[code]:.2f}")
+
+
+@nas.command()
+def train(
+    *,
+    scale: Annotated[str, typer.Option(help="full, or smoke: digits and tiny networks, in under a minute.")] = "full",
+    data: Annotated[str | None, typer.Option(help="Folder of CIFAR-10, CIFAR-100 or ImageNet16.")] = None,
+    codes: Annotated[str | None, typer.Option(help="File with one cell a line; - reads standard input.")] = None,
+    protocols: Annotated[
+        str, typer.Option(help="Names, joined by commas.")
+    ] = "benchmark,constant-tuned,paper,weighted,mup",
+    epochs: Annotated[int | None, typer.Option(help="Epochs to train for: 12 or 200 in the table.")] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds for each cell and protocol.")] = 2,
+    base_lr: Annotated[
+        str | None,
+        typer.Option(help="Rate of the base cell: a number, or weighted=0.5,paper=0.46; else searched."),
+    ] = None,
+    tune_epochs: Annotated[int | None, typer.Option(help="Epochs of the search on the base cell, at most.")] = None,
+    tune_seeds: Annotated[int, typer.Option(help="Seeds for each rate of that search.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Folder of the ledger; a run that stopped goes on from it.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda, else a GPU if there is one.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, tf32 or bfloat16, on a GPU.")] = None,
+    together: Annotated[int | None, typer.Option(help="Runs side by side; if not given, 8 on a GPU.")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Train cells with the benchmark's recipe, each protocol at its own rates and initialisation."""
+    from evenstep.study.nas.asking import asked_for, run, text_of
+
+    asked = asked_for(
+        scale=scale,
+        data=data,
+        codes=text_of(codes),
+        protocols=protocols,
+        epochs=epochs,
+        seeds=seeds,
+        base_lr=base_lr,
+        tune_epochs=tune_epochs,
+        tune_seeds=tune_seeds,
+        out=out,
+        device=device,
+        precision=precision,
+        together=together,
+        engine=engine,
+    )
+    if out is not None:
+        _make_folder(out)
+    with _bar() as show:
+        try:
+            trained = run(asked, show)
+        except KeyboardInterrupt:
+            if out is not None:
+                print("interrupted; the same command goes on from what is trained", file=sys.stderr)
+            raise
+    found = trained.to_dict()
+    if as_json:
+        print(json.dumps(found))
+        return
+    for one in found["tuned"]:
+        print(f"{one['protocol']}: rate {one['lr']:.4g} on the base cell {one['base']}")
+    for name in asked.protocols:
+        own = [row["accuracy"] for row in found["runs"] if row["protocol"] == name]
+        if own:
+            print(f"{name}: mean accuracy {sum(own) / len(own):.2f}% of {len(own)} runs")
+    for code in found["skipped"]:
+        print(f"{code}: skipped, no live path leads through it")
+
+
+@nas.command()
+def compare(
+    folder: Annotated[Path, typer.Argument(help="Folder of ledgers that `evenstep nas train` wrote.")],
+    *,
+    table: Annotated[str | None, typer.Option(help="The published table, to compare with it too.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for record and pictures, else that of the ledgers.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Page of Markdown to write the tables into.")] = None,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Compare protocols: accuracy, gains, rankings and gaps, with each other and with the published table."""
+    from evenstep.report.nas import markdown
+    from evenstep.study.nas.compare import compare as compared
+    from evenstep.study.nas.compare import entries_in
+    from evenstep.study.nas.table import NasBench201Table
+    from evenstep.study.record import as_record
+
+    if page is not None:
+        _update(page, None)
+    if not folder.exists():
+        raise InputError(f"there is no folder '{folder}'; give the one that evenstep nas train wrote to")
+    found = compared(entries_in(folder), None if table is None else NasBench201Table.load(table))
+    results = {"comparisons": [one.to_dict() for one in found]}
+    record = as_record(config={"protocols": sorted({name for one in found for name in one.results})}, results=results)
+    _write(record, found, out or (folder if folder.is_dir() else folder.parent))
+    if page is not None:
+        _update(page, record)
+    print(json.dumps(results) if as_json else markdown(record))
+
+
+def _write(record: dict[str, Any], comparisons: Sequence[Comparison], out: Path) -> None:
+    from evenstep.report.nas import draw_comparison
+    from evenstep.study.record import write
+
+    _make_folder(out)
+    try:
+        write(out / "record.json", record)
+        for one in comparisons:
+            draw_comparison(one, out, stem=f"{one.setting['data']}-{one.setting['training']['epochs']}")
+    except OSError as error:
+        raise InputError(f"the results cannot be written to '{out}' ({error}); give another --out") from None
+
+
+def _update(page: Path, record: Mapping[str, Any] | None) -> None:
+    """Write a record's tables into a page; without a record, see that the page has a place for them."""
+    from evenstep.report.nas import markdown, with_table
+
+    try:
+        changed = with_table(page.read_text(), markdown(record) if record else "")
+        if record:
+            page.write_text(changed)
+    except OSError as error:
+        raise InputError(f"the page '{page}' cannot be written ({error.strerror}); give another --page") from None
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder '{out}' cannot be made ({error.strerror}); give another --out") from None
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Progress], None]]:
+    """Give the function that shows progress: a bar on a terminal, else a line a run."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda progress: print(f"[{progress.done}/{progress.total}] {progress.message}", file=sys.stderr)
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda progress: bar.update(
+            task, completed=progress.done, total=progress.total, description=progress.message
+        )

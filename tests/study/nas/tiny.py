@@ -1,0 +1,23 @@
+"""Tiny settings for tests: digits, four channels, one cell a stage, so that a run takes a fraction of a second."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from evenstep.study.nas.asking import SMOKE
+from evenstep.study.nas.ledger import Setting
+from evenstep.study.nas.protocols import Shape
+from evenstep.study.nas.sweep import images_at
+from evenstep.study.nas.training import Images, Training
+
+torch.set_num_threads(1)
+SHAPE = Shape(channels=4, cells=1, side=8)
+TRAINING = Training(epochs=1, batch_size=256, padding=1)
+SETTING: Setting = replace(SMOKE, shape=SHAPE, training=TRAINING)
+LIGHT, DEAD = "000300", "333000"
+
+
+def images(training: Training = TRAINING) -> Images:
+    return images_at(None, "cpu", training.padding)
