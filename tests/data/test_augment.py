@@ -89,6 +89,7 @@ def test_wrong_input_is_refused() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_nothing_waits_for_the_gpu() -> None:
     generator = torch.Generator("cuda").manual_seed(0)
     images = torch.randn((64, 3, 32, 32), device="cuda")
