@@ -11,6 +11,7 @@ from evenstep import __version__
 from evenstep.cli.check import check
 from evenstep.cli.data_command import data
 from evenstep.cli.demo import demo
+from evenstep.cli.nas import nas
 from evenstep.cli.plan import plan
 from evenstep.cli.report import report
 from evenstep.cli.runs import runs
@@ -32,6 +33,7 @@ app.command()(report)
 app.command()(demo)
 app.add_typer(runs)
 app.add_typer(study)
+app.add_typer(nas)
 app.add_typer(data)
 
 
