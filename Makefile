@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: run test check lint types tests test-exhaustive bench format clean
+.PHONY: run test check lint types tests test-exhaustive docs bench format clean
 
 run: .venv/ready
 	$(BIN)/evenstep demo
@@ -21,6 +21,10 @@ tests: .venv/ready
 
 test-exhaustive: .venv/ready
 	$(BIN)/pytest -n 2 -m exhaustive
+
+# The site, as the tests build it too; open build/site/index.html.
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/bench_plan.py

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from evenstep.errors import EvenstepError, GraphError, InputError, PlanError, TraceError
     from evenstep.graph import Edge, Graph, Parameter, Vertex
-    from evenstep.module import initialize_, ops, param_groups, plan, register_op, trace
+    from evenstep.module import check_groups, initialize_, ops, param_groups, plan, register_op, trace
     from evenstep.report.page import write_report
     from evenstep.rules import ParameterPlan, PathMoments, Plan, path_moments, plan_graph
     from evenstep.search import Check, LRSearch, check, search_lr
@@ -23,7 +23,7 @@ _HOMES = {
     "evenstep.errors": ("EvenstepError", "GraphError", "InputError", "PlanError", "TraceError"),
     "evenstep.graph": ("Edge", "Graph", "Parameter", "Vertex"),
     "evenstep.rules": ("ParameterPlan", "PathMoments", "Plan", "path_moments", "plan_graph"),
-    "evenstep.module": ("initialize_", "ops", "param_groups", "plan", "register_op", "trace"),
+    "evenstep.module": ("check_groups", "initialize_", "ops", "param_groups", "plan", "register_op", "trace"),
     "evenstep.report.page": ("write_report",),
     "evenstep.search": ("Check", "LRSearch", "check", "search_lr"),
 }
@@ -46,6 +46,7 @@ __all__ = [
     "Vertex",
     "__version__",
     "check",
+    "check_groups",
     "initialize_",
     "ops",
     "param_groups",

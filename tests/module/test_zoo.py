@@ -4,6 +4,7 @@ import copy
 import importlib.util
 import math
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -81,7 +82,9 @@ def specimen(name: str) -> Specimen:
     for training in MODES:
         model.train(training)
         before = state(model)
-        plans[training] = es.plan(model, args, example_kwargs=entry.kwargs)
+        with warnings.catch_warnings():  # of parameters that nothing uses, in eval mode
+            warnings.filterwarnings("ignore", message=".* was read in eval mode")
+            plans[training] = es.plan(model, args, example_kwargs=entry.kwargs)
         changed += differences(before, state(model))
     return Specimen(model, args, entry.kwargs, plans, tuple(changed))
 

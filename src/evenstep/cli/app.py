@@ -11,6 +11,7 @@ from evenstep import __version__
 from evenstep.cli.check import check
 from evenstep.cli.data_command import data
 from evenstep.cli.demo import demo
+from evenstep.cli.doctor import doctor
 from evenstep.cli.nas import nas
 from evenstep.cli.plan import plan
 from evenstep.cli.report import report
@@ -31,6 +32,7 @@ app.command()(search)
 app.command()(check)
 app.command()(report)
 app.command()(demo)
+app.command()(doctor)
 app.add_typer(runs)
 app.add_typer(study)
 app.add_typer(nas)

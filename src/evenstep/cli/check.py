@@ -43,6 +43,7 @@ def check(
     on_unknown: Annotated[str, typer.Option(help="raise, or identity to let unknown operators through.")] = "raise",
     picture: Annotated[Path | None, typer.Option(help="Where to draw the changes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Check that networks move alike in their first steps; exit code 1 if they do not."""
     from rich.console import Console
@@ -72,7 +73,7 @@ def check(
             on_unknown=on_unknown,  # type: ignore[arg-type]
         )
         networks[value] = (one, planned)
-    with Console(stderr=True).status("checking") as status:
+    with Console(stderr=True, quiet=quiet).status("checking") as status:
         found = check_networks(
             networks,
             tensors,

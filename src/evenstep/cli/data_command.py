@@ -22,6 +22,7 @@ def fetch(
     url: Annotated[str | None, typer.Option(help="A mirror's address; the checksum stays the official one.")] = None,
     attempts: Annotated[int, typer.Option(help="How often to try before giving up.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Download an official archive, verify and unpack it; one that was cut off goes on where it was."""
     from rich.console import Console
@@ -37,7 +38,7 @@ def fetch(
     if version not in forms:
         raise InputError(f"version is '{version}'; give {' or '.join(forms)}")
     columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(*columns, console=Console(stderr=True, quiet=quiet), transient=True) as bar:
         task = bar.add_task(name, total=None)
 
         def show(done: int, total: int) -> None:

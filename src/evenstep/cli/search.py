@@ -35,6 +35,7 @@ def search(
     resume: Annotated[bool, typer.Option("--resume", help="Insist that the store knows this search.")] = False,
     picture: Annotated[Path | None, typer.Option(help="Where to draw the loss over the learning rate.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Search the largest learning rate with the smallest training loss."""
     from rich.console import Console
@@ -46,7 +47,7 @@ def search(
     if resume and store is None:
         raise InputError("--resume needs the store to go on from; give --store FILE")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(*columns, console=Console(stderr=True, quiet=quiet), transient=True) as bar:
         task = bar.add_task("searching", total=None)
 
         def show(progress: Progress) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from evenstep.errors import InputError, PlanError
-from evenstep.module.unwrap import named_parameters, unwrapped
+from evenstep.module.unwrap import FLATTENED, is_sharded, named_parameters, unwrapped
 from evenstep.rules.plan import ParameterPlan, Plan
 
 
@@ -18,8 +18,8 @@ def initialize_(model: nn.Module, plan: Plan, *, generator: torch.Generator | No
     """Draw every planned parameter of a module from N(mean, std^2): weights as planned, biases 0, norm gains 1.
 
     Frozen parameters, buffers and parameters whose plan says `kept` stay as they are. The same generator state gives
-    the same weights; without a generator torch's default one is used. The row of an embedding that stands for padding
-    is left at zero.
+    the same weights, on a module that `fully_shard` has sharded too; without a generator torch's default one is used.
+    The row of an embedding that stands for padding is left at zero.
     """
     found = matched(model, plan)
     padding = _padding_rows(model)
@@ -30,12 +30,32 @@ def initialize_(model: nn.Module, plan: Plan, *, generator: torch.Generator | No
             if planned.std == 0.0:
                 parameter.fill_(planned.mean)
                 continue
-            _draw_(parameter, planned, generator)
-            if (row := padding.get(id(parameter))) is not None:
-                parameter[row].zero_()
+            if is_sharded(parameter):
+                _draw_sharded_(parameter, planned, generator, padding.get(id(parameter)))
+            else:
+                _draw_(parameter, planned, generator, padding.get(id(parameter)))
 
 
-def _draw_(parameter: torch.Tensor, planned: ParameterPlan, generator: torch.Generator | None) -> None:
+def _draw_sharded_(
+    parameter: Any, planned: ParameterPlan, generator: torch.Generator | None, padding: int | None
+) -> None:
+    """Draw a parameter whole and hand out its shards: processes of one seed would fill all shards with the same."""
+    from torch.distributed.tensor import distribute_tensor  # not part of every build of torch
+
+    whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+    _draw_(whole, planned, generator, padding)
+    parameter.copy_(distribute_tensor(whole, parameter.device_mesh, parameter.placements))
+
+
+def _draw_(
+    parameter: torch.Tensor, planned: ParameterPlan, generator: torch.Generator | None, padding: int | None
+) -> None:
+    _draw_normal_(parameter, planned, generator)
+    if padding is not None:
+        parameter[padding].zero_()
+
+
+def _draw_normal_(parameter: torch.Tensor, planned: ParameterPlan, generator: torch.Generator | None) -> None:
     if generator is None or generator.device.type == parameter.device.type:
         parameter.normal_(planned.mean, planned.std, generator=generator)
         return
@@ -84,6 +104,11 @@ def matched(model: nn.Module, plan: Plan) -> list[tuple[ParameterPlan, nn.Parame
     own = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
     planned = {p.name: p for p in plan.parameters}
     kind = type(unwrapped(model)).__name__
+    if any(type(module).__name__ == FLATTENED for module in model.modules()):
+        raise PlanError(
+            f"{FLATTENED} flattens the parameters of {kind}, so that no plan fits; shard the model with "
+            "torch.distributed.fsdp.fully_shard, which keeps their shapes"
+        )
     missing = [name for name in planned if name not in own]
     unplanned = [name for name in own if name not in planned]
     if missing or unplanned:

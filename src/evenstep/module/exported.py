@@ -19,6 +19,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from evenstep.errors import InputError, TraceError
+from evenstep.module.unwrap import sharded_by
 
 # Frames of torch, of evenstep and of Python itself say nothing about where the user's code went wrong.
 _NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parent.parent)
@@ -28,9 +29,16 @@ _DATA_DEPENDENT = ("datadependent", "data-dependent", "dynamic control flow", "s
 
 def split_inputs(example_inputs: Any, extra: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return positional and keyword arguments from a tensor, a sequence of arguments, or a mapping of keywords."""
+    if example_inputs is None and extra is None:
+        raise InputError(
+            "example_inputs is missing; a module is read by running it symbolically once: give a batch as its forward "
+            "takes it, such as torch.zeros(2, 3, 32, 32)"
+        )
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    if isinstance(example_inputs, torch.Tensor):
+    if example_inputs is None:
+        args, kwargs = (), {}
+    elif isinstance(example_inputs, torch.Tensor):
         args, kwargs = (example_inputs,), {}
     elif isinstance(example_inputs, Mapping):
         args, kwargs = (), dict(example_inputs)
@@ -56,7 +64,13 @@ def split_inputs(example_inputs: Any, extra: Mapping[str, Any] | None) -> tuple[
 
 
 def check_parameters(model: nn.Module) -> None:
-    """Refuse parameters that have no size or no values yet."""
+    """Refuse parameters that have no size or no values yet, or that lie in shards on several devices."""
+    # Before the export: one that fails half-way leaves a sharded module unable to train.
+    if sharder := sharded_by(model):
+        raise TraceError(
+            f"{type(model).__name__} is sharded by {sharder} already; make the plan of the plain module before, then "
+            "shard it, and give the sharded one to initialize_ and param_groups"
+        )
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
             raise TraceError(
@@ -113,6 +127,11 @@ def _explained(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], 
         return TraceError(
             f"{kind} takes or returns a type torch.export does not know ({said.split(', which')[0]}); return tensors "
             "in tuples, lists or dictionaries, or register a dataclass with torch.export.register_dataclass"
+        )
+    if "more than 1 value per channel" in text:
+        return TraceError(
+            f"{kind} is in train mode, where its batch norm takes more than one example{where}; give a batch of two, "
+            "or call eval() before the plan"
         )
     given = ", ".join(_shown(value) for value in (*args, *kwargs.values()))
     return TraceError(

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 
-from evenstep.errors import InputError
 from evenstep.graph import Graph
 from evenstep.module.trace import OnUnknown, trace
 from evenstep.rules import BaseSearch, Init, Optimizer, Plan, Rule, plan_graph
@@ -37,17 +36,9 @@ def plan(
     >>> [parameter.name for parameter in planned.parameters]
     ['0.weight', '0.bias', '2.weight', '2.bias']
     """
-    graph = model if isinstance(model, Graph) else _traced(model, example_inputs, example_kwargs, on_unknown)
+    graph = (
+        model
+        if isinstance(model, Graph)
+        else trace(model, example_inputs, example_kwargs=example_kwargs, on_unknown=on_unknown)
+    )
     return plan_graph(graph, rule=rule, init=init, optimizer=optimizer, base=base, base_graph=base_graph)
-
-
-def _traced(
-    model: nn.Module, example_inputs: Any, example_kwargs: Mapping[str, Any] | None, on_unknown: OnUnknown
-) -> Graph:
-    if example_inputs is None and example_kwargs is None:
-        raise InputError(
-            "example_inputs is missing; a module is read by running it symbolically once: give a batch as its forward "
-            "takes it, such as torch.zeros(1, 3, 32, 32)"
-        )
-    inputs = () if example_inputs is None else example_inputs
-    return trace(model, inputs, example_kwargs=example_kwargs, on_unknown=on_unknown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,11 +48,12 @@ _PRECEDENCE = {"weight": 0, "gain": 1, "bias": 2, "raw": 3}
 # Operators that run a graph inside as it stands; others with graphs inside (cond, while_loop) choose and repeat.
 _TRANSPARENT = ("wrap_with_set_grad_enabled", "wrap_with_autocast", "wrap", "tag_activation_checkpoint")
 OUTSIDE = "outside the theory"
+NOT_USED = "not used"
 
 
 def trace(
     model: nn.Module,
-    example_inputs: Any,
+    example_inputs: Any = None,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
     on_unknown: OnUnknown = "raise",
@@ -60,7 +62,8 @@ def trace(
 
     `example_inputs` is a tensor, a tuple of positional arguments or a mapping of keyword arguments; `example_kwargs`
     adds keyword arguments to positional ones. An operator without a handler raises, or with `on_unknown='identity'` is
-    let through and every parameter it touches marked as outside the theory.
+    let through and every parameter it touches marked as outside the theory. The module is read in the mode it is in:
+    what only training uses (an auxiliary head) is seen in train mode alone, and a warning says so.
 
     >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
     >>> [edge.op for edge in trace(net, torch.zeros(1, 8)).edges]
@@ -76,7 +79,22 @@ def trace(
     program = export(model, args, kwargs)
     tracer = _Tracer(model, on_unknown)
     outputs = tracer.read(program)
-    return tracer.graph(outputs)
+    graph = tracer.graph(outputs)
+    if not model.training:
+        _warn_of_unused(model, graph)
+    return graph
+
+
+def _warn_of_unused(model: nn.Module, graph: Graph) -> None:
+    """Warn of parameters that a module in eval mode does not use: training may use them."""
+    idle = [p.name for p in graph.parameters if p.trainable and p.note == NOT_USED]
+    if idle:
+        more = f" and {len(idle) - 1} more" if len(idle) > 1 else ""
+        warnings.warn(
+            f"{type(model).__name__} was read in eval mode, where '{idle[0]}'{more} is not used; if training uses it, "
+            "call train() before the plan",
+            stacklevel=3,
+        )
 
 
 @dataclass
@@ -348,7 +366,7 @@ class _Tracer:
         return made
 
     def _parameter(self, name: str, tensor: torch.Tensor, *, trainable: bool) -> Parameter:
-        use = self.drawing.uses.get(name) or ParameterUse(name, "raw", note="not used")
+        use = self.drawing.uses.get(name) or ParameterUse(name, "raw", note=NOT_USED)
         return Parameter(
             name,
             use.role,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 # Path components that wrappers put between a module and its parameters.
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+# Its parameters are pieces of one flat tensor, without their shapes.
+FLATTENED = "FullyShardedDataParallel"
 _PARALLEL = ("DistributedDataParallel", "DataParallel")
 
 
@@ -18,6 +22,19 @@ def unwrapped(model: nn.Module) -> nn.Module:
             model = inner
         else:
             return model
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Tell whether a tensor lies in shards on several devices, as `fully_shard` leaves parameters."""
+    # By its looks: the class's own module takes long to load and is not part of every build of torch.
+    return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
+
+
+def sharded_by(model: nn.Module) -> str | None:
+    """Return the name of what shards a module's parameters over devices, None where nothing does."""
+    if any(type(module).__name__ == FLATTENED for module in model.modules()):
+        return FLATTENED
+    return "fully_shard" if any(is_sharded(parameter) for parameter in model.parameters()) else None
 
 
 def own_name(name: str) -> str:

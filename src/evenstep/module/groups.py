@@ -1,0 +1,55 @@
+"""Check that an optimiser steps a module as its plan says."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+from torch.optim import Optimizer
+
+from evenstep.errors import PlanError
+from evenstep.module.apply import matched
+from evenstep.rules.plan import Plan
+
+_CLOSE = 1e-6  # schedulers compute rates in their own order
+
+
+def check_groups(model: nn.Module, plan: Plan, optimizer: Optimizer) -> float:
+    """Return the base's learning rate that an optimiser is at now; raise where its groups are not the plan's.
+
+    Whatever scales all groups by one factor passes: warm-up, decay, restarts. What raises: an optimiser built without
+    the plan, or from another copy of the module, and schedulers that give all groups one rate.
+
+    >>> import torch, evenstep as es
+    >>> net = nn.Linear(8, 2)
+    >>> planned = es.plan(net, torch.zeros(1, 8), base=0.1)
+    >>> check_groups(net, planned, torch.optim.SGD(planned.param_groups(net)))
+    0.1
+    """
+    rates = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
+    pairs = [(planned, rates.get(id(parameter))) for planned, parameter in matched(model, plan)]
+    if lost := [planned.name for planned, rate in pairs if rate is None]:
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise PlanError(
+            f"the optimizer does not hold '{lost[0]}'{more} of this {type(model).__name__}; build it from "
+            "plan.param_groups(model) after the model was copied, sharded or moved for the last time"
+        )
+    found = [(planned, rate) for planned, rate in pairs if rate is not None]
+    first, first_rate = max(found, key=lambda pair: pair[0].lr_scale)
+    base = first_rate / first.lr_scale
+    for planned, rate in found:
+        wanted = base * planned.lr_scale
+        if not math.isclose(rate, wanted, rel_tol=_CLOSE, abs_tol=1e-30):
+            raise PlanError(_unlike(planned.name, rate, wanted, len(set(rates.values())) == 1))
+    return float(f"{base:.12g}")
+
+
+def _unlike(name: str, rate: float, wanted: float, one_rate: bool) -> str:
+    what = "all parameters have the one learning rate" if one_rate else f"'{name}' has the learning rate"
+    planned = f"'{name}'" if one_rate else "it"
+    return (
+        f"the optimizer's groups are not the plan's: {what} {rate:.4g}, where the plan has {wanted:.4g} for {planned}; "
+        "build the optimizer from plan.param_groups(model), and scale all groups by one factor: OneCycleLR takes a "
+        "list, max_lr=[g['lr'] for g in optimizer.param_groups], and floors such as eta_min or min_lr have to be 0 or "
+        "a list"
+    )

@@ -1,0 +1,231 @@
+"""Check that the commonest mistakes are named, with what to do, and that what looks like one but works does work."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, OneCycleLR
+
+import evenstep as es
+
+torch.set_num_threads(1)
+
+X = torch.randn(8, 12, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(8) % 4
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def message_of(error: type[es.EvenstepError], act: Callable[[], object]) -> str:
+    with pytest.raises(error) as caught:
+        act()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def steps(optimizer: Optimizer, scheduler: LRScheduler, count: int) -> Iterator[list[float]]:
+    for _ in range(count):
+        optimizer.step()
+        scheduler.step()
+        yield [group["lr"] for group in optimizer.param_groups]
+
+
+# Example inputs forgotten
+
+
+@pytest.mark.parametrize("act", [lambda: es.plan(net()), lambda: es.trace(net()), lambda: es.trace(net(), None)])
+def test_example_inputs_forgotten(act: Callable[[], object]) -> None:
+    message = message_of(es.InputError, act)
+    for part in ("example_inputs is missing", "give a batch", "torch.zeros("):
+        assert part in message
+
+
+# The plan made after the module was compiled or sharded
+
+
+@pytest.mark.parametrize("ran", [False, True])
+def test_a_compiled_module_is_planned_like_the_plain_one(ran: bool) -> None:
+    model = net()
+    plan = es.plan(model, X, base=0.1)
+    model.compile(backend="eager")
+    if ran:
+        model(X)
+    assert es.plan(model, X, base=0.1) == plan
+
+
+@pytest.fixture
+def _gloo(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_gloo")
+def test_a_sharded_module_is_refused_before_anything_happens_to_it() -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):
+        pytest.skip("this torch has no fully_shard")
+    model = net()
+    plan = es.plan(model, X, base=0.1)
+    fsdp.fully_shard(model)
+    message = message_of(es.TraceError, lambda: es.plan(model, X, base=0.1))
+    for part in ("is sharded by fully_shard", "make the plan of the plain module before"):
+        assert part in message
+    es.initialize_(model, plan)
+    optimizer = SGD(plan.param_groups(model))
+    nn.functional.cross_entropy(model(X), Y).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()  # a trace that fails half-way would have left the module unable to do this
+
+
+@pytest.mark.usefixtures("_gloo")
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("originals", [False, True])
+def test_the_first_kind_of_sharding_names_the_second(originals: bool) -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    model = net()
+    plan = es.plan(model, X, base=0.1)
+    wrapped: Any = fsdp.FullyShardedDataParallel(model, use_orig_params=originals, device_id=torch.device("cpu"))
+    assert "is sharded by FullyShardedDataParallel" in message_of(es.TraceError, lambda: es.plan(wrapped, X))
+    for act in (lambda: plan.param_groups(wrapped), lambda: es.initialize_(wrapped, plan)):
+        assert "torch.distributed.fsdp.fully_shard" in message_of(es.PlanError, act)
+
+
+# The optimiser built before the plan, or without it
+
+
+def test_check_groups_returns_the_rate_of_the_base() -> None:
+    model = net()
+    plan = es.plan(model, X, base=0.25)
+    assert es.check_groups(model, plan, SGD(plan.param_groups(model))) == 0.25
+    assert es.check_groups(model, plan, SGD(plan.param_groups(model, lr=0.5))) == 0.5
+
+
+def test_an_optimizer_built_without_the_plan_is_found() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    plan = es.plan(model, X, base=0.1)
+    es.initialize_(model, plan)
+    message = message_of(es.PlanError, lambda: es.check_groups(model, plan, optimizer))
+    for part in ("all parameters have the one learning rate 0.1", "plan.param_groups(model)"):
+        assert part in message
+
+
+def test_an_optimizer_of_another_copy_is_found() -> None:
+    model = net()
+    plan = es.plan(model, X, base=0.1)
+    optimizer = SGD(plan.param_groups(net()))
+    message = message_of(es.PlanError, lambda: es.check_groups(model, plan, optimizer))
+    for part in ("does not hold '0.weight' and 5 more", "plan.param_groups(model)"):
+        assert part in message
+
+
+def test_initializing_after_the_optimizer_was_built_changes_nothing() -> None:
+    found = []
+    for first in (True, False):
+        model = net()
+        plan = es.plan(model, X, base=0.1)
+        early = SGD(plan.param_groups(model), momentum=0.9) if first else None
+        es.initialize_(model, plan, generator=torch.Generator().manual_seed(1))
+        optimizer = early or SGD(plan.param_groups(model), momentum=0.9)
+        for _ in range(3):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(X), Y).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        found.append([p.detach().clone() for p in model.parameters()])
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+
+
+# Schedulers
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (1 + step)),
+        lambda optimizer: CosineAnnealingLR(optimizer, T_max=10),
+        lambda optimizer: OneCycleLR(optimizer, max_lr=[g["lr"] for g in optimizer.param_groups], total_steps=11),
+    ],
+    ids=["lambda", "cosine", "one cycle"],
+)
+def test_schedulers_keep_the_ratios(make: Callable[[Optimizer], LRScheduler]) -> None:
+    model = net()
+    plan = es.plan(model, X, base=0.1)
+    optimizer = SGD(plan.param_groups(model))
+    shares = [group["lr"] / 0.1 for group in optimizer.param_groups]
+    assert len(set(shares)) > 1
+    bases = set()
+    for rates in steps(optimizer, make(optimizer), 9):
+        base = es.check_groups(model, plan, optimizer)
+        assert rates == pytest.approx([base * share for share in shares])
+        bases.add(base)
+    assert len(bases) == 9
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda optimizer: OneCycleLR(optimizer, max_lr=0.1, total_steps=11),
+        lambda optimizer: CosineAnnealingLR(optimizer, T_max=10, eta_min=0.01),
+    ],
+    ids=["one rate", "a floor"],
+)
+def test_schedulers_that_flatten_groups_are_found(make: Callable[[Optimizer], LRScheduler]) -> None:
+    model = net()
+    plan = es.plan(model, X, base=0.1)
+    optimizer = SGD(plan.param_groups(model))
+    list(steps(optimizer, make(optimizer), 9))
+    message = message_of(es.PlanError, lambda: es.check_groups(model, plan, optimizer))
+    for part in ("groups are not the plan's", "max_lr=[", "eta_min"):
+        assert part in message
+
+
+def test_rates_that_are_all_zero_pass() -> None:
+    model = net()
+    plan = es.plan(model, X, base=0.1)
+    optimizer = SGD(plan.param_groups(model))
+    LambdaLR(optimizer, lambda step: 0.0)
+    assert es.check_groups(model, plan, optimizer) == 0.0
+
+
+# Train and eval mode
+
+
+class WithAnAuxiliaryHead(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head, self.auxiliary = nn.Linear(12, 16), nn.Linear(16, 4), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        h = torch.relu(self.stem(x))
+        return (self.head(h), self.auxiliary(h)) if self.training else self.head(h)
+
+
+def test_parameters_that_eval_mode_leaves_out_are_said() -> None:
+    with pytest.warns(UserWarning, match=r"eval mode, where 'auxiliary.weight' and 1 more is not used.*call train\(\)"):
+        plan = es.plan(WithAnAuxiliaryHead().eval(), X)
+    assert "not used" in plan["auxiliary.weight"].reason
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = es.plan(WithAnAuxiliaryHead().train(), X)
+    assert "not used" not in plan["auxiliary.weight"].reason
+
+
+def test_modes_that_differ_in_dropout_and_norm_alone_give_one_plan() -> None:
+    model = nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 4))
+    assert es.plan(model.train(), X) == es.plan(model.eval(), X)
+
+
+def test_one_example_for_a_batch_norm_names_both_remedies() -> None:
+    model = nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+    message = message_of(es.TraceError, lambda: es.plan(model, X[:1]))
+    for part in ("train mode", "batch norm", "batch of two", "eval()"):
+        assert part in message
+    es.plan(model.eval(), X[:1])
