@@ -42,7 +42,7 @@ SMALL = ("--families", "mlp-pre", "--seeds", "1", "--workers", "1", "--device", 
 
 
 def test_a_small_run_is_recorded_and_goes_on_from_its_ledger(study: Run, tmp_path: Path) -> None:
-    (tmp_path / "page.md").write_text("# Page\n<!-- transfer table -->\n<!-- end -->\n")
+    (tmp_path / "page.md").write_text("# Page\n<!-- digits glance -->\n<!-- end -->\n")
     printed = study(*SMALL, "--page", "page.md")
     assert printed.code == 0, printed.err
     assert "[4/4]" in printed.err
@@ -85,7 +85,7 @@ def test_a_small_run_is_recorded_and_goes_on_from_its_ledger(study: Run, tmp_pat
         (("--device", "meta"), "which this machine has not"),
         (("--out", "file/inside"), "cannot be made"),
         (("--page", "nowhere.md"), "the page 'nowhere.md' cannot be written"),
-        (("--page", "file"), "the page has no line '<!-- transfer table -->'"),
+        (("--page", "file"), "the page has no line '<!-- digits glance -->'"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(

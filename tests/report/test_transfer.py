@@ -45,11 +45,11 @@ def result() -> FamilyResult:
     return FamilyResult(family, 1.25, tuple(found), (Origin("a GPU", "2.0", "abc", "tf32"),))
 
 
-def record(*, calibrates: bool = False) -> dict[str, Any]:
+def record(*, calibrates: bool = False, data: str = "digits") -> dict[str, Any]:
     training = {"batch_size": 32, "epochs": 10, "seeds": 2, "cosine": True}
     values = {**result().to_dict(), "calibrates": calibrates}
     made: dict[str, Any] = {
-        "config": {"scale": "cpu", "data": "digits", "training": training, "families": ["made-up"]},
+        "config": {"scale": "cpu", "data": data, "training": training, "families": ["made-up"]},
         "results": {"families": [values], "left_out": ["gone"]},
         "provenance": {},
     }
@@ -108,16 +108,28 @@ def test_families_rules_were_fitted_on_stand_apart() -> None:
 
 def test_tables_are_put_between_their_marks_again_and_again() -> None:
     page = "before\n\n<!-- transfer table -->\nold\n<!-- end -->\n\n<!-- transfer glance -->\n<!-- end -->\nafter\n"
-    once = filled(page, record())
+    whole = record(data="cifar10")
+    once = filled(page, whole)
     assert once == (
-        f"before\n\n<!-- transfer table -->\n{markdown(record())}\n<!-- end -->\n\n"
-        f"<!-- transfer glance -->\n{glance(record())}\n<!-- end -->\nafter\n"
+        f"before\n\n<!-- transfer table -->\n{markdown(whole)}\n<!-- end -->\n\n"
+        f"<!-- transfer glance -->\n{glance(whole)}\n<!-- end -->\nafter\n"
     )
-    assert filled(once, record()) == once
-    assert filled(page, None) == page
-    for wrong in ("nothing", "<!-- end -->", "<!-- end --><!-- transfer glance -->"):
+    assert filled(once, whole) == once
+    for wrong in (
+        "nothing",
+        "<!-- end -->",
+        "<!-- end --><!-- transfer glance -->",
+        "<!-- digits glance --><!-- end -->",
+    ):
         with pytest.raises(InputError, match=r"the page has no line '<!-- (transfer|end)"):
-            filled(wrong, record())
+            filled(wrong, whole)
+
+
+def test_a_run_on_digits_has_a_place_of_its_own() -> None:
+    page = "<!-- transfer table -->\nold\n<!-- end -->\n<!-- digits glance -->\n<!-- end -->\n"
+    assert filled(page, record()) == (
+        f"<!-- transfer table -->\nold\n<!-- end -->\n<!-- digits glance -->\n{glance(record())}\n<!-- end -->\n"
+    )
 
 
 def test_the_short_table_leaves_out_what_rules_were_fitted_on() -> None:
@@ -125,10 +137,18 @@ def test_the_short_table_leaves_out_what_rules_were_fitted_on() -> None:
     assert "made-up" not in glance(record(calibrates=True))
 
 
-@pytest.mark.parametrize("page", ["docs/transfer.md", "docs/limits.md", "README.md"])
-def test_the_documentation_shows_the_recorded_run(page: str) -> None:
+@pytest.mark.parametrize(
+    ("page", "run"),
+    [
+        ("docs/transfer.md", "transfer"),
+        ("docs/limits.md", "transfer"),
+        ("README.md", "transfer"),
+        ("docs/transfer.md", "transfer-digits"),
+    ],
+)
+def test_the_documentation_shows_the_recorded_runs(page: str, run: str) -> None:
     text = (ROOT / page).read_text()
-    recorded = json.loads((ROOT / "results" / "transfer" / "record.json").read_text())
+    recorded = json.loads((ROOT / "results" / run / "record.json").read_text())
     assert filled(text, recorded) == text, f"write it anew: evenstep study transfer ... --page {page}"
 
 

@@ -54,7 +54,7 @@ def transfer(
     require_counts({"--epochs": epochs, "--seeds": seeds, "--workers": workers})
     training = replace(chosen.training, epochs=epochs, cosine=epochs > 1, seeds=seeds or chosen.training.seeds)
     for path in page or ():
-        _update(path, None)
+        _update(path, chosen.data, None)
     _require_rivals(selected)
     require_data(chosen.name, chosen.data, data)
     place = place_of(data, device, precision, workers, out, source=chosen.data)
@@ -66,7 +66,7 @@ def transfer(
     if out is not None:
         _write(record, results, out)
     for path in page or ():
-        _update(path, record)
+        _update(path, chosen.data, record)
     if as_json:
         print(json.dumps(record["results"]))
     else:
@@ -136,14 +136,15 @@ def _write(record: dict[str, Any], results: Sequence[FamilyResult], out: Path) -
         raise InputError(f"the results cannot be written to '{out}' ({error}); give another --out") from None
 
 
-def _update(page: Path, record: Mapping[str, Any] | None) -> None:
+def _update(page: Path, data: str, record: Mapping[str, Any] | None) -> None:
     """Write a record's tables into a page; without a record, see that the page has a place for them."""
-    from evenstep.report.transfer import filled
+    from evenstep.report.transfer import filled, require_marks
 
     try:
-        changed = filled(page.read_text(), record)
+        text = page.read_text()
+        require_marks(text, data)
         if record:
-            page.write_text(changed)
+            page.write_text(filled(text, record))
     except OSError as error:
         raise InputError(f"the page '{page}' cannot be written ({error.strerror}); give another --page") from None
 

@@ -101,24 +101,34 @@ def glance(record: Mapping[str, Any]) -> str:
     return _at_a_glance([one for one in record["results"]["families"] if not one["calibrates"]])
 
 
-# What a page may ask for: `<!-- NAME -->`, whatever stands there, `<!-- end -->`.
-MARKS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"transfer table": markdown, "transfer glance": glance}
+# What a page may ask for, by the data that was trained on: `<!-- NAME -->`, whatever stands there, `<!-- end -->`.
+MARKS: Mapping[str, Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
+    "cifar10": {"transfer table": markdown, "transfer glance": glance},
+    "digits": {"digits glance": glance},
+}
 
 
-def filled(page: str, record: Mapping[str, Any] | None) -> str:
-    """Return a page with a record's tables between its marks, in place of what is there; without a record as it is."""
-    found = [name for name in MARKS if f"<!-- {name} -->" in page]
-    if not found:
-        wanted = " or ".join(f"'<!-- {name} -->'" for name in MARKS)
-        raise InputError(f"the page has no line {wanted}; put one where the table belongs, and '{END}' behind it")
-    for name in found:
+def filled(page: str, record: Mapping[str, Any]) -> str:
+    """Return a page with a record's tables between its marks, in place of what is there."""
+    marks = MARKS[record["config"]["data"]]
+    require_marks(page, record["config"]["data"])
+    for name, table in marks.items():
         before, begin, rest = page.partition(f"<!-- {name} -->")
         _, end, after = rest.partition(END)
-        if not end:
-            raise InputError(f"the page has no line '{END}' behind '{begin}'; put one there")
-        if record is not None:
-            page = f"{before}{begin}\n{MARKS[name](record)}\n{end}{after}"
+        if begin:
+            page = f"{before}{begin}\n{table(record)}\n{end}{after}"
     return page
+
+
+def require_marks(page: str, data: str) -> None:
+    """Refuse a page that has no place for the tables of a run on some data."""
+    names = [name for name in MARKS[data] if f"<!-- {name} -->" in page]
+    if not names:
+        wanted = " or ".join(f"'<!-- {name} -->'" for name in MARKS[data])
+        raise InputError(f"the page has no line {wanted}; put one where the table belongs, and '{END}' behind it")
+    for name in names:
+        if END not in page.partition(f"<!-- {name} -->")[2]:
+            raise InputError(f"the page has no line '{END}' behind '<!-- {name} -->'; put one there")
 
 
 def shown(figure: Mapping[str, float | None], digits: int = 3, *, interval: bool = False) -> str:
