@@ -133,11 +133,19 @@ def paper_std(code: str, *, order: str, width: int, inputs: int) -> dict[str, fl
 
 
 def weighted_score(
-    code: str, *, init: str, a: float = 2.0, weight: float = 0.25, usual: float = 1.0, size: bool = True
+    code: str,
+    *,
+    init: str,
+    a: float = 2.0,
+    weight: float = 0.35,
+    usual: float = 1.0,
+    size: bool = True,
+    adam: bool = False,
 ) -> float:
-    """Return E[(L + a)^3] (copies + weight q_out / usual) of a DAG-MLP of order pre with init `degree` or `he`.
+    """Return D (copies + weight q_out / usual) of a DAG-MLP of order pre with init `degree` or `he`.
 
-    Without `size` the first factor alone.
+    D = E[(L + a)^2] (E[shared] + a) over paths and pairs of paths, each by its share; for Adam E[(L + a)^3]. Without
+    `size` D alone.
 
     Every vertex is a table {fresh field: amplitude}: a weight's output is a field of its own, skips bring the
     fields of their source, and equal fields add in amplitude. Every field is the list of its paths (w_p,
@@ -145,14 +153,14 @@ def weighted_score(
     """
     degrees = live_in_degrees(code)
     last = code.count("_") + 1
-    field_paths: dict[str, list[tuple[float, int]]] = {"stem": [(2.0 if init == "he" else 1.0, 0)]}
+    field_paths: dict[str, list[tuple[float, frozenset[str]]]] = {"stem": [(2.0 if init == "he" else 1.0, frozenset())]}
     amplitudes: dict[int, dict[str, float]] = {0: {"stem": 1.0}}
 
-    def paths_into(vertex: int) -> list[tuple[float, int]]:
+    def paths_into(vertex: int) -> list[tuple[float, frozenset[str]]]:
         return [
-            (amplitude**2 * carried, depth)
+            (amplitude**2 * carried, weights)
             for field, amplitude in amplitudes[vertex].items()
-            for carried, depth in field_paths[field]
+            for carried, weights in field_paths[field]
         ]
 
     for source, target, op in live_edges(code):
@@ -160,19 +168,25 @@ def weighted_score(
         if op == "weight":
             # fan_in * var(W) * E[relu(z)^2] / E[z^2], with the last factor one half
             gain = (2.0 if init == "he" else 2.0 / degrees[target]) * 0.5
-            field_paths[f"{source}->{target}"] = [(gain * carried, depth + 1) for carried, depth in paths_into(source)]
-            here[f"{source}->{target}"] = 1.0
+            name = f"{source}->{target}"
+            field_paths[name] = [(gain * carried, weights | {name}) for carried, weights in paths_into(source)]
+            here[name] = 1.0
         else:
             for field, amplitude in amplitudes[source].items():
                 here[field] = here.get(field, 0.0) + amplitude
     paths = paths_into(last)
     second_moment: float = sum(carried for carried, _ in paths)
-    # The ReLU in front of the readout makes the depth weights plus one.
-    cubed: float = sum(carried * (depth + 1 + a) ** 3 for carried, depth in paths) / second_moment
+
+    def mean(power: int) -> float:
+        # The ReLU in front of the readout makes the depth weights plus one.
+        return sum(carried * (len(weights) + 1 + a) ** power for carried, weights in paths) / second_moment
+
+    both = sum(one * other * len(mine & yours) for one, mine in paths for other, yours in paths) / second_moment**2
+    depth = mean(3) if adam else mean(2) * (both + 1 + a)
     copies: float = 0.0
     for field, amplitude in amplitudes[last].items():
         copies += amplitude**4 * sum(carried for carried, _ in field_paths[field])
-    return cubed * (copies / second_moment + weight * second_moment / usual if size else 1.0)
+    return depth * (copies / second_moment + weight * second_moment / usual if size else 1.0)
 
 
 # Lists of codes

@@ -19,6 +19,7 @@ from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_ml
 from evenstep.graph.networks import Norm, Order
 from evenstep.rules import RULES, Init, Network, Optimizer, Paths, Plan, Weighted, chain_like, plan_graph
 from evenstep.rules.width import groups, width_factor
+from evenstep.study.codes import branches_code
 from tests import reference
 from tests.strategies import INITS, ORDERS, dag_codes, inits, orders
 
@@ -152,10 +153,21 @@ def test_weighted_scales_by_the_root_of_the_ratio(code: str, init: Init) -> None
 
 
 def test_weighted_counts_every_path_of_he_nets_without_skips_alike() -> None:
-    # There every path carries the stem's 2, and no field meets itself.
+    # There every path carries the stem's 2, and no field meets itself. Adam: pairs of paths do not count.
     depths = reference.dag_depths(reference.dense(5))
-    expected = sum((depth + 2) ** 3 for depth in depths) / len(depths) * (1 + 0.25 * 2 * len(depths))
-    assert Weighted().score(Network(dag_mlp_graph(reference.dense(5)), "he")) ** 2 == pytest.approx(expected, rel=1e-5)
+    cubes, size = sum((depth + 2) ** 3 for depth in depths) / len(depths), 1 + 0.35 * 2 * len(depths)
+    found = Weighted().score(Network(dag_mlp_graph(reference.dense(5)), "he"), optimizer="adam")
+    assert found == pytest.approx(cubes**0.4 * size**0.25, rel=1e-5)
+
+
+def test_parallel_branches_share_the_less_the_more_there_are() -> None:
+    # Each branch of n weights carries 1/k of the signal, so two walks take the same one once in k times.
+    for k, n in ((1, 4), (2, 4), (4, 4), (8, 2)):
+        network = Network(dag_mlp_graph(branches_code(k, n)), "conserve")
+        (head,) = network.roles.heads
+        shared = network.initialisation.signal.shared[head.vertex]
+        assert shared == pytest.approx(n / k, rel=1e-4)
+        assert Weighted().score(network) ** 2 == pytest.approx((n + 3) ** 2 * (n / k + 3) * 1.35, rel=1e-4)
 
 
 def test_copies_of_one_field_count_by_the_square_of_their_number() -> None:
@@ -164,7 +176,7 @@ def test_copies_of_one_field_count_by_the_square_of_their_number() -> None:
     at = network.initialisation.signal.vertices["4"]
     assert at.copies == pytest.approx(16.0)
     assert at.second_moment == pytest.approx(16.0)
-    assert Weighted().score(network) ** 2 == pytest.approx(3**3 * (16 + 16 / 4))
+    assert Weighted().score(network) ** 2 == pytest.approx(3**3 * (16 + 16 * 0.35))
 
 
 @pytest.mark.parametrize(("channels", "share"), [(3, 3 / 8), (1, 1 / 8), (8, 1.0), (64, 1.0)])
@@ -172,7 +184,7 @@ def test_fields_of_an_input_layer_whose_rate_is_bounded_count_as_much_less(chann
     # 64 channels: an input layer counts as reading 8 at least.
     copies = Network(dag_cnn_graph("1_10_100_1111", width=64, channels=channels), "conserve")
     second = copies.initialisation.signal.vertices["4"].second_moment
-    assert Weighted().score(copies) ** 2 == pytest.approx(3**3 * (16 * share + second / 4))
+    assert Weighted().score(copies) ** 2 == pytest.approx(3**3 * (16 * share + second * 0.35))
     # Twice the stem's field, and beside it a weight's, which no input layer made.
     mixed = Network(dag_cnn_graph("1_10_112", width=64, channels=channels, kernel_size=1), "he")
     at = mixed.initialisation.signal.vertices["3"]
@@ -183,7 +195,7 @@ def test_fields_of_an_input_layer_whose_rate_is_bounded_count_as_much_less(chann
 def test_a_norm_ends_copies_and_size() -> None:
     network = Network(dag_mlp_graph("1_10_100_1111", norm="batch"), "degree")
     assert network.initialisation.signal.vertices["4.norm"].copies == pytest.approx(1.0)
-    assert Weighted().score(network) ** 2 == pytest.approx(3**3 * 1.25)
+    assert Weighted().score(network) ** 2 == pytest.approx(3**3 * 1.35)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5, 20])
@@ -191,7 +203,7 @@ def test_chains_fall_with_the_cube_of_depth_in_both_orders(depth: int) -> None:
     for order in ORDERS:
         for init in ("conserve", "degree"):
             score = Weighted().score(Network(dag_mlp_graph(reference.chain(depth), order=order), init))
-            assert score**2 == pytest.approx(1.25 * (depth + 1 + 2) ** 3, rel=1e-4)
+            assert score**2 == pytest.approx(1.35 * (depth + 1 + 2) ** 3, rel=1e-4)
 
 
 def test_behind_a_norm_paths_count_by_their_share() -> None:
@@ -209,15 +221,18 @@ def test_behind_a_norm_paths_count_by_their_share() -> None:
 @given(dag_codes(), st.sampled_from(("he", "degree")))
 def test_adam_feels_depth_less_and_size_half_as_much(code: str, init: Init) -> None:
     usual = 2.0 if init == "he" else 1.0
-    depth, both = (
-        [reference.weighted_score(c, init=init, usual=usual, size=size) for c in ("2", code)] for size in (False, True)
-    )
+
+    def ratio(*, size: bool, adam: bool) -> float:
+        one, other = (reference.weighted_score(c, init=init, usual=usual, size=size, adam=adam) for c in ("2", code))
+        return one / other
+
     sgd, momentum, adam = (
         factor(plan_graph(dag_mlp_graph(code), init=init, optimizer=optimizer, base_graph=BASE), "topology")
         for optimizer in OPTIMIZERS
     )
-    of_depth, of_size = depth[0] / depth[1], both[0] / both[1] / (depth[0] / depth[1])
-    assert sgd == momentum == pytest.approx(math.sqrt(of_depth * of_size), rel=1e-5)
+    of_depth = ratio(size=False, adam=True)
+    of_size = ratio(size=True, adam=True) / of_depth
+    assert sgd == momentum == pytest.approx(math.sqrt(ratio(size=True, adam=False)), rel=1e-5)
     assert adam == pytest.approx(of_depth**0.4 * of_size**0.25, rel=1e-5)
 
 

@@ -44,7 +44,8 @@ def initialise(graph: Graph, init: Init, *, use: Roles | None = None) -> Initial
         raise InputError(f"init is '{init}'; choose one of {', '.join(INITS)}")
     use = use or roles(graph)
     sizing = _Sizing(graph, use, init)
-    signal = propagate(graph, sizing)
+    ends = [head.vertex for head in use.heads]
+    signal = propagate(graph, sizing, ends)
     std: dict[str, float] = {}
     why: dict[str, str] = {}
     torn = False
@@ -66,7 +67,7 @@ def initialise(graph: Graph, init: Init, *, use: Roles | None = None) -> Initial
         if len(positions) > 1:
             why[name] += f" (tied: the smallest of {len(positions)} uses)"
     if torn:
-        signal = propagate(graph, lambda junction: [_given(edge, std, use) for edge in junction.weights])
+        signal = propagate(graph, lambda junction: [_given(edge, std, use) for edge in junction.weights], ends)
     return Initialisation(std, why, signal)
 
 

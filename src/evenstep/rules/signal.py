@@ -17,7 +17,7 @@ A norm ends all that: what leaves it is one new field.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -47,6 +47,11 @@ class VertexSignal:
     depths: Depths
     copies: float = 1.0
     input_copies: float = 0.0
+
+    def squared_depth(self, offset: float) -> float:
+        """Return E[(L + offset)^2]."""
+        m1, m2, _ = self.depths
+        return m2 + 2 * offset * m1 + offset**2
 
     def cubed_depth(self, offset: float) -> float:
         """Return E[(L + offset)^3]."""
@@ -78,10 +83,15 @@ Sizing = Callable[[Junction], Sequence[float]]
 
 @dataclass(frozen=True)
 class Signal:
-    """Hold the signal of every vertex and fan_in * var(W) of every weight edge, by the edge's place in the graph."""
+    """Hold the signal of every vertex and fan_in * var(W) of every weight edge, by the edge's place in the graph.
+
+    `shared` is, for the vertices it was asked for, how many activations two independent walks back from there have in
+    common, on average.
+    """
 
     vertices: dict[str, VertexSignal]
     weight_gains: dict[int, float]
+    shared: dict[str, float]
 
 
 @dataclass
@@ -93,7 +103,8 @@ class _Fresh:
     mean_depths: Depths = (0.0, 0.0, 0.0)
     variance_depths: Depths = (0.0, 0.0, 0.0)
 
-    def add(self, mean: float, variance: float, depths: Depths) -> None:
+    def add(self, mean: float, variance: float, depths: Depths) -> float:
+        """Add a part and return its second moment."""
         a, b, c = depths
         if mean:
             self.mean += mean
@@ -103,12 +114,16 @@ class _Fresh:
             self.variance += variance
             x, y, z = self.variance_depths
             self.variance_depths = (x + variance * a, y + variance * b, z + variance * c)
+        return variance + mean**2
 
 
-def propagate(graph: Graph, size: Sizing) -> Signal:
-    """Return the signal of every vertex of a live graph, asking `size` for the weights where they are needed."""
+def propagate(graph: Graph, size: Sizing, ends: Iterable[str] = ()) -> Signal:
+    """Return the signal of every vertex of a live graph, asking `size` for the weights where they are needed.
+
+    `ends` are the vertices from which walks back are compared.
+    """
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow is an error of its own, at the vertex
-        return _Pass(graph).run(size)
+        return _Pass(graph).run(size, ends)
 
 
 class _Pass:
@@ -126,10 +141,12 @@ class _Pass:
         self.rows: dict[str, Row] = {}
         self.signals: dict[str, VertexSignal] = {}
         self.gains: dict[int, float] = {}
+        # What the edges that make a vertex's own field brought to it, in second moment.
+        self.brought: dict[str, list[tuple[Edge, float]]] = {vertex.name: [] for vertex in graph.vertices}
         # What weight edges see of a vertex, by all that the sight depends on: edges of one kind share it.
         self._seen: dict[tuple[str, str | None, bool, int], tuple[float, float, float, float]] = {}
 
-    def run(self, size: Sizing) -> Signal:
+    def run(self, size: Sizing, ends: Iterable[str]) -> Signal:
         inputs = set(self.graph.inputs)
         for vertex in self.graph.vertices:
             fresh = _Fresh()
@@ -143,7 +160,30 @@ class _Pass:
             else:
                 row = self._sum(vertex.name, fresh, size)
             self._finish(vertex.name, row, fresh)
-        return Signal(self.signals, self.gains)
+        return Signal(self.signals, self.gains, {end: self.shared(end) for end in ends})
+
+    def shared(self, end: str) -> float:
+        """Return how many activations two independent walks from a vertex back to the input pass both, on average.
+
+        A walk picks each summand by its share. Both pass an edge with the square of the probability that one does.
+        """
+        at = {vertex.name: 0.0 for vertex in self.graph.vertices}  # the probability that a walk comes by
+        made = np.zeros(len(at))  # that it goes on through the field made there
+        at[end], both = 1.0, 0.0
+        for number, name in reversed(list(enumerate(at))):
+            if at[name]:
+                fields, amplitudes, _ = self.rows[name]
+                second = self.signals[name].second_moment
+                if second > 0:
+                    made[fields] += at[name] * self._of_fields(fields, amplitudes) / second
+            if not made[number]:
+                continue
+            total = sum(amount for _, amount in self.brought[name])
+            for edge, amount in self.brought[name] if total > 0 else ():
+                chance = float(made[number]) * amount / total
+                at[edge.source] += chance
+                both += edge.depth * chance**2
+        return both
 
     # What an edge reads
 
@@ -164,6 +204,10 @@ class _Pass:
         """Return the second moment a weight edge reads, padding aside, and the depth moments it hands on."""
         activation = edge.activation if edge.activates_first else None
         return (self.read(edge.source, activation)[1], *self.shifted(edge.source, edge.depth))
+
+    def note(self, edge: Edge, amount: float) -> None:
+        """Remember what an edge brought to the field made at its target."""
+        self.brought[edge.target].append((edge, amount))
 
     # The three ways of joining
 
@@ -191,20 +235,22 @@ class _Pass:
         elif edge.op == "modulate":
             pass  # steers, brings nothing of its own
         elif edge.op == "norm":
-            fresh.add(0.0, 1.0 if variance > 0 else 0.0, depths)
+            self.note(edge, fresh.add(0.0, 1.0 if variance > 0 else 0.0, depths))
         elif edge.op == "rms_norm":
             scale = 1.0 / at.second_moment if at.second_moment > 0 else 0.0
-            fresh.add(math.sqrt(scale) * at.mean, scale * variance, depths)
+            self.note(edge, fresh.add(math.sqrt(scale) * at.mean, scale * variance, depths))
         elif edge.op == "average":
             coherent.append((edge.amplitude, row))
-            fresh.add((1 - edge.amplitude) * at.mean, max(edge.gain - edge.amplitude**2, 0.0) * variance, depths)
+            rest = max(edge.gain - edge.amplitude**2, 0.0) * variance
+            self.note(edge, fresh.add((1 - edge.amplitude) * at.mean, rest, depths))
         elif edge.op == "maximum":
             unit_mean, unit_second = activations.maximum_moments(edge.window)
             spread = math.sqrt(variance)
-            fresh.add(at.mean + spread * unit_mean, variance * (unit_second - unit_mean**2), depths)
+            own = variance * (unit_second - unit_mean**2)
+            self.note(edge, fresh.add(at.mean + spread * unit_mean, own, depths))
         elif edge.op == "activation":
             mean, second = self.read(edge.source, edge.activation)
-            fresh.add(mean, max(second - mean**2, 0.0) / edge.window, depths)
+            self.note(edge, fresh.add(mean, max(second - mean**2, 0.0) / edge.window, depths))
         else:
             raise GraphError(f"edge {edge.source}->{edge.target} has op '{edge.op}', which carries no signal")
 
@@ -225,8 +271,10 @@ class _Pass:
         gains = size(Junction(name, in_degree, tuple(weights), positions, reads, mean, variance))
         self.gains.update(zip(positions, gains, strict=True))
         v0 = v1 = v2 = v3 = 0.0
+        brought = self.brought[name]
         for edge, read, gain, (_, d1, d2, d3) in zip(weights, reads, gains, sights, strict=True):
             variance = gain * read
+            brought.append((edge, variance))
             if edge.op != "weight" or not edge.activation_first:
                 mean, second = behind_weight(edge, variance)
                 variance = second - mean**2
@@ -246,6 +294,7 @@ class _Pass:
         carried_mean, carried_variance = self._of_row(row)
         weights = [edge.gain * self.signals[edge.source].second_moment for edge in edges]
         depths = _mixed([self.shifted(edge.source, edge.depth) for edge in edges], weights)
+        self.brought[name] += zip(edges, weights, strict=True)
         fresh.add(mean - carried_mean, max(second - mean**2 - carried_variance, 0.0), depths)
         return row
 
@@ -269,6 +318,7 @@ class _Pass:
             second = scale * (3 * variance**2 + 6 * variance * at.mean**2 + at.mean**4)
         variance = terms * max(second - mean**2, 0.0)
         depths = _mixed([self.shifted(edge.source, edge.depth) for edge in edges], [1.0] * len(edges))
+        self.brought[name] += [(edge, 1.0) for edge in edges]
         fresh.add(terms * mean, variance, depths)
 
     # Closing a vertex
@@ -278,6 +328,13 @@ class _Pass:
         fields, amplitudes, _ = row
         mean = float(amplitudes @ self.field_mean[fields, 0])
         return mean, float(amplitudes**2 @ self.field_variance[fields, 0])
+
+    def _of_fields(self, fields: npt.NDArray[np.intp], amplitudes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return what every field owns of a vertex's second moment."""
+        mean = amplitudes @ self.field_mean[fields, 0]
+        own: npt.NDArray[np.float64] = amplitudes**2 * self.field_variance[fields, 0]
+        shared: npt.NDArray[np.float64] = amplitudes * self.field_mean[fields, 0] * mean
+        return own + shared
 
     def _finish(self, name: str, row: Row, fresh: _Fresh) -> None:
         number = self.number[name]
@@ -297,7 +354,7 @@ class _Pass:
                 f"the second moment at vertex '{name}' overflows; initialise with 'conserve', which keeps it at one"
             )
         m1, m2, m3 = (float(share) / second if second > 0 else 0.0 for share in shares[1:])
-        of_fields = amplitudes**2 * self.field_variance[fields, 0] + amplitudes * self.field_mean[fields, 0] * means[0]
+        of_fields = self._of_fields(fields, amplitudes)
         met, met_early = 1.0, 0.0
         if second > 0:
             by_field = copies**2 * of_fields

@@ -16,29 +16,38 @@ POWERS: dict[Optimizer, tuple[float, float]] = {"sgd": (0.5, 0.5), "momentum": (
 class Weighted:
     """Scale by 1 / (depth^x size^y), relative to the base, with x and y the optimiser's powers.
 
-    depth = E[(L + depth_offset)^3] over paths by their share of the last vertex's second moment q_out, and size =
-    copies + moment_weight q_out / q_base with `copies` how often skips bring one field there, in mean square. Fields of
-    an input layer whose rate is bounded move less, and count as much less. `docs/theory.md` says how the constants were
-    settled.
+    depth = E[(L + a)^2] (E[shared] + a), a the `depth_offset`, over walks from the last vertex back to the input that
+    pick each summand by its share of second moment: L activations lie on a walk, and two walks share some of them. In a
+    chain they share all, and depth is (L + a)^3. Adam, whose steps do not shrink where paths average out, has
+    E[(L + a)^3] instead. size = copies + moment_weight q_out / q_base, with q_out the last vertex's second moment and
+    `copies` how often skips bring one field there, in mean square. Fields of an input layer whose rate is bounded move
+    less, and count as much less. `docs/theory.md` says how the constants were settled.
     """
 
     depth_offset: float = 2.0
-    moment_weight: float = 0.25
+    moment_weight: float = 0.35
     name: str = "weighted"
     layerwise: bool = True
 
     def score(self, network: Network, base: Network | None = None, optimizer: Optimizer = "sgd") -> float:
         """Return depth^x size^y of a network, averaged over its heads; without a base q_base is one."""
-        usual = _mean([at.second_moment for at, _ in _ends(base)]) if base else 1.0
+        usual = _mean([at.second_moment for at, _, _ in _ends(base)]) if base else 1.0
         bounded = 1.0 - input_share(network, hidden_width(base or network))
         x, y = POWERS[optimizer]
         return _mean(
             [
-                at.cubed_depth(self.depth_offset + depth) ** x
+                self._depth(at, shared, depth, optimizer) ** x
                 * (at.copies - bounded * at.input_copies + self.moment_weight * at.second_moment / usual) ** y
-                for at, depth in _ends(network)
+                for at, shared, depth in _ends(network)
             ]
         )
+
+    def _depth(self, at: VertexSignal, shared: float, depth: int, optimizer: Optimizer) -> float:
+        """Return what depth costs at a head, the activations still to come included."""
+        offset = self.depth_offset + depth
+        if optimizer == "adam":
+            return at.cubed_depth(offset)
+        return at.squared_depth(offset) * (shared + offset)
 
     def factors(self, network: Network, base: Network, optimizer: Optimizer) -> tuple[Factor, ...]:
         """Return the topology and kernel factors."""
@@ -47,10 +56,10 @@ class Weighted:
         return Factor("topology", base_score / score, why), *kernel_factors(network, base)
 
 
-def _ends(network: Network) -> list[tuple[VertexSignal, int]]:
-    """Return the signal at every head, with the activations that are still to come."""
+def _ends(network: Network) -> list[tuple[VertexSignal, float, int]]:
+    """Return the signal at every head, the activations two walks share there, and those that are still to come."""
     signal = network.initialisation.signal
-    return [(signal.vertices[head.vertex], head.depth) for head in network.roles.heads]
+    return [(signal.vertices[head.vertex], signal.shared[head.vertex], head.depth) for head in network.roles.heads]
 
 
 def _mean(values: list[float]) -> float:
