@@ -7,12 +7,29 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from evenstep.errors import InputError
 
 if TYPE_CHECKING:
-    from evenstep.study.transfer.benchmark import Place, Progress
+    from evenstep.study.transfer.benchmark import Place
+
+
+class Progress(Protocol):
+    """How work stands: what is done and to do, and what has just happened."""
+
+    @property
+    def done(self) -> int:
+        """How many are done."""
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+
+    @property
+    def message(self) -> str:
+        """What has just happened."""
+
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 

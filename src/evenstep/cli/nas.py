@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from evenstep.cli.measuring import bar, make_folder
 from evenstep.errors import InputError
 
 if TYPE_CHECKING:
     from evenstep.study.nas.compare import Comparison
-    from evenstep.study.nas.sweep import Progress
 
 nas = typer.Typer(name="nas", help="Train NAS-Bench-201 fairly, and compare.", no_args_is_help=True)
 _JSON = typer.Option("--json", help="Print one JSON object.")
@@ -97,8 +96,8 @@ def train(
         engine=engine,
     )
     if out is not None:
-        _make_folder(out)
-    with _bar() as show:
+        make_folder(out)
+    with bar() as show:
         try:
             trained = run(asked, show)
         except KeyboardInterrupt:
@@ -152,7 +151,7 @@ def _write(record: dict[str, Any], comparisons: Sequence[Comparison], out: Path)
     from evenstep.report.nas import draw_comparison
     from evenstep.study.record import write
 
-    _make_folder(out)
+    make_folder(out)
     try:
         write(out / "record.json", record)
         for one in comparisons:
@@ -171,29 +170,3 @@ def _update(page: Path, record: Mapping[str, Any] | None) -> None:
             page.write_text(changed)
     except OSError as error:
         raise InputError(f"the page '{page}' cannot be written ({error.strerror}); give another --page") from None
-
-
-def _make_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"the folder '{out}' cannot be made ({error.strerror}); give another --out") from None
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[Progress], None]]:
-    """Give the function that shows progress: a bar on a terminal, else a line a run."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda progress: print(f"[{progress.done}/{progress.total}] {progress.message}", file=sys.stderr)
-        return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda progress: bar.update(
-            task, completed=progress.done, total=progress.total, description=progress.message
-        )

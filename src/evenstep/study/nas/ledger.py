@@ -10,8 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from evenstep.errors import StoreError
 from evenstep.search.provenance import provenance
+from evenstep.study import lines
 from evenstep.study.nas.captured import Outcome
 from evenstep.study.nas.protocols import Shape, TrainingProtocol, Treatment
 from evenstep.study.nas.training import Training
@@ -117,34 +117,13 @@ class Ledger:
     def _add(self, entry: Entry) -> Entry:
         self._keep(entry)
         if self.path is not None:
-            try:
-                with self.path.open("a") as file:
-                    file.write(json.dumps(entry.to_dict(), allow_nan=False) + "\n")
-            except OSError as error:
-                raise StoreError(f"the ledger '{self.path}' cannot be written ({error}); give another file") from None
+            lines.append(self.path, entry.to_dict())
         return entry
 
 
 def read(path: Path, *, mend: bool = False) -> Iterator[Entry]:
     """Yield a ledger's lines; with `mend` a last line that was cut off is removed from the file too."""
-    try:
-        lines = path.read_text().split("\n")
-    except (OSError, ValueError) as error:
-        raise StoreError(f"the ledger '{path}' cannot be read ({error}); give another file") from None
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
-        try:
-            entry = Entry.from_dict(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            if number < len(lines):
-                raise StoreError(f"line {number} of the ledger '{path}' cannot be read; remove that line") from None
-            if mend:
-                _rewrite(path, lines[:-1])
-            return
-        yield entry
-    if lines[-1] and mend:  # whole but for its end: the next line must not be joined to it
-        _rewrite(path, lines)
+    return lines.read(path, Entry.from_dict, mend=mend)
 
 
 def key_of(run: Run, setting: Setting) -> str:
@@ -162,13 +141,3 @@ def treatment_of(protocol: TrainingProtocol, code: str, shape: Shape) -> Treatme
 
 def _loss(value: float | None) -> float:
     return float("inf") if value is None else float(value)
-
-
-def _rewrite(path: Path, lines: list[str]) -> None:
-    """Write lines anew, in one step."""
-    beside = path.with_name(path.name + ".new")
-    try:
-        beside.write_text("".join(line + "\n" for line in lines if line))
-        beside.replace(path)
-    except OSError as error:
-        raise StoreError(f"the ledger '{path}' cannot be written ({error}); give another file") from None

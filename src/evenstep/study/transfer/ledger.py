@@ -9,10 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from evenstep.errors import StoreError
 from evenstep.search.provenance import provenance
+from evenstep.study import lines
 from evenstep.study.transfer.families import Architecture, Setting
 from evenstep.study.transfer.measure import (
+    Curve,
     Known,
     Measured,
     Training,
@@ -22,6 +23,7 @@ from evenstep.study.transfer.measure import (
     curve_to_list,
     layered,
 )
+from evenstep.study.transfer.rivals import Attempt
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -90,11 +92,7 @@ class Ledger:
             "rivals": attempts_to_dict(attempts),
             "provenance": where,
         }
-        try:
-            with self.path.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-        except OSError as error:
-            raise StoreError(f"the ledger '{self.path}' cannot be written ({error}); give another file") from None
+        lines.append(self.path, line)
 
     def key(self, setting: Setting, architecture: Architecture, training: Training) -> str:
         """Return what a measurement is found by: all that its losses follow from, the plan's numbers among them."""
@@ -102,39 +100,17 @@ class Ledger:
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:24]
 
     def _read(self, path: Path) -> None:
-        try:
-            lines = path.read_text().split("\n")
-        except (OSError, ValueError) as error:
-            raise StoreError(f"the ledger '{path}' cannot be read ({error}); give another file") from None
-        for number, line in enumerate(lines, 1):
-            if not line:
-                continue
-            try:
-                entry = json.loads(line)
-                key: str = entry["key"]
-                curve, attempts = curve_from_list(entry["curve"]), attempts_from_dict(entry.get("rivals", {}))
-                origin = Origin.of(entry["provenance"])
-            except (ValueError, KeyError, TypeError, AttributeError):
-                if number < len(lines):
-                    raise StoreError(f"line {number} of the ledger '{path}' cannot be read; remove that line") from None
-                self._rewrite(path, lines[:-1])
-                return
+        for key, curve, attempts, origin in lines.read(path, _parsed, mend=True):
             known = self.entries.setdefault(key, Known())
             more = {lr: losses for lr, losses in curve.items() if len(losses) > len(known.curve.get(lr, ()))}
             known.curve.update(more)
             known.attempts.update(attempts)
             self.origins.setdefault(key, set()).add(origin)
-        if lines[-1]:  # whole but for its end: the next line must not be joined to it
-            self._rewrite(path, lines)
 
-    def _rewrite(self, path: Path, lines: list[str]) -> None:
-        """Write lines anew, in one step."""
-        beside = path.with_name(path.name + ".new")
-        try:
-            beside.write_text("".join(line + "\n" for line in lines))
-            beside.replace(path)
-        except OSError as error:
-            raise StoreError(f"the ledger '{path}' cannot be written ({error}); give another file") from None
+
+def _parsed(entry: Any) -> tuple[str, Curve, dict[str, Attempt], Origin]:
+    curve, attempts = curve_from_list(entry["curve"]), attempts_from_dict(entry.get("rivals", {}))
+    return entry["key"], curve, attempts, Origin.of(entry["provenance"])
 
 
 def _way(training: Training) -> dict[str, Any]:
