@@ -84,6 +84,7 @@ def test_a_small_run_is_recorded_and_goes_on_from_its_ledger(study: Run, tmp_pat
         (("--device", "toaster"), "--device is 'toaster'"),
         (("--device", "meta"), "which this machine has not"),
         (("--out", "file/inside"), "cannot be made"),
+        (("--networks", "chian*"), "no network's name matches 'chian*'; names are such as 'chain 1'"),
         (("--page", "nowhere.md"), "the page 'nowhere.md' cannot be written"),
         (("--page", "file"), "the page has no line '<!-- digits glance -->'"),
     ],

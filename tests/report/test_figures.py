@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from evenstep.report.figures import MARK, draw_figure, reproduction, with_reproduction, write_rows
+from evenstep.report.figures import (
+    MARK,
+    MARK_ONE,
+    ONE_RATE,
+    at_one_rate,
+    draw_figure,
+    reproduction,
+    with_reproduction,
+    write_rows,
+)
 from evenstep.report.transfer import COLOURS, shown
 from evenstep.study.figures.catalogue import FIGURES, figure_named
 from evenstep.study.figures.outcome import RULES, Outcome
@@ -49,6 +58,14 @@ def test_the_table_says_what_was_run_and_what_was_not() -> None:
     assert len({line.count("|") for line in table.splitlines()}) == 1
 
 
+def test_runs_at_one_rate_have_a_table_of_their_own() -> None:
+    records = {"mlp-depth": record(), "gelu-cnn-one-rate": record()}
+    (row,) = [line for line in at_one_rate(records).splitlines() if "`" in line]
+    assert row.startswith("| `gelu-cnn` | random DAG-CNNs, GELU | 0.949 |")
+    page = with_reproduction(f"{MARK}\n<!-- end -->\n{MARK_ONE}\n<!-- end -->\n", records)
+    assert page == f"{MARK}\n{reproduction(records)}\n<!-- end -->\n{MARK_ONE}\n{at_one_rate(records)}\n<!-- end -->\n"
+
+
 def test_the_table_is_put_between_its_marks() -> None:
     page = f"before\n{MARK}\nold\n<!-- end -->\nafter\n"
     once = with_reproduction(page, {})
@@ -61,7 +78,8 @@ def test_the_table_is_put_between_its_marks() -> None:
 def test_the_documentation_shows_the_recorded_runs(page: str) -> None:
     text = (ROOT / page).read_text()
     assert MARK in text
-    paths = {figure.name: ROOT / "results" / figure.name / "record.json" for figure in FIGURES}
+    names = [figure.name + ending for figure in FIGURES for ending in ("", ONE_RATE)]
+    paths = {name: ROOT / "results" / name / "record.json" for name in names}
     records = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
     assert with_reproduction(text, records) == text, f"write it anew: evenstep study list --page {page}"
 

@@ -14,7 +14,7 @@ import pytest
 from matplotlib.image import imread
 
 from evenstep.errors import InputError
-from evenstep.report.transfer import COLOURS, draw_transfer, filled, glance, markdown, shown, write_rows
+from evenstep.report.transfer import COLOURS, draw_transfer, filled, glance, longer, markdown, shown, write_rows
 from evenstep.search.grid import rate_at
 from evenstep.study.transfer.benchmark import FamilyResult
 from evenstep.study.transfer.families import Architecture, Family, Setting
@@ -45,8 +45,8 @@ def result() -> FamilyResult:
     return FamilyResult(family, 1.25, tuple(found), (Origin("a GPU", "2.0", "abc", "tf32"),))
 
 
-def record(*, calibrates: bool = False, data: str = "digits") -> dict[str, Any]:
-    training = {"batch_size": 32, "epochs": 10, "seeds": 2, "cosine": True}
+def record(*, calibrates: bool = False, data: str = "digits", epochs: int = 1) -> dict[str, Any]:
+    training = {"batch_size": 32, "epochs": epochs, "seeds": 2, "cosine": epochs > 1}
     values = {**result().to_dict(), "calibrates": calibrates}
     made: dict[str, Any] = {
         "config": {"scale": "cpu", "data": data, "training": training, "families": ["made-up"]},
@@ -65,7 +65,7 @@ def rivals_row(rival: str, regret: float, no_worse: str, steps: int) -> str:
 def test_the_tables_hold_the_records_figures() -> None:
     text = markdown(record())
     methods = record()["results"]["families"][0]["methods"]
-    assert "10 epochs, cosine decay, batch 32, 2 seeds" in text
+    assert "1 epoch, batch 32, 2 seeds" in text
     assert "Measured on: a GPU, torch 2.0, commit abc, tf32." in text
     (glance,) = re.findall(r"^\| made-up chains \(`made-up`\) \| 3 \| (.*) \|$", text, flags=re.MULTILINE)
     expected = [shown(methods[name]["mean_regret"]) for name in (*METHODS, SEARCHED)]
@@ -132,6 +132,17 @@ def test_a_run_on_digits_has_a_place_of_its_own() -> None:
     )
 
 
+def test_a_run_beyond_the_first_epoch_has_a_place_of_its_own() -> None:
+    page = "<!-- transfer table -->\nold\n<!-- end -->\n<!-- epochs table -->\n<!-- end -->\n"
+    run = record(data="cifar10", epochs=10)
+    assert filled(page, run) == page.replace("epochs table -->\n", f"epochs table -->\n{longer(run)}\n")
+    assert "10 epochs, cosine decay, batch 32, 2 seeds" in longer(run)
+    assert glance(run) in longer(run)
+    assert re.search(rivals_row("range test", -0.05, "0 of 3", 100), longer(run), flags=re.MULTILINE)
+    with pytest.raises(InputError, match="the page has no line '<!-- epochs table -->'"):
+        filled("<!-- transfer table --><!-- end -->", run)
+
+
 def test_the_short_table_leaves_out_what_rules_were_fitted_on() -> None:
     assert glance(record()) in markdown(record())
     assert "made-up" not in glance(record(calibrates=True))
@@ -144,6 +155,7 @@ def test_the_short_table_leaves_out_what_rules_were_fitted_on() -> None:
         ("docs/limits.md", "transfer"),
         ("README.md", "transfer"),
         ("docs/transfer.md", "transfer-digits"),
+        ("docs/transfer.md", "transfer-10-epochs"),
     ],
 )
 def test_the_documentation_shows_the_recorded_runs(page: str, run: str) -> None:

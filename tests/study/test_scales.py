@@ -53,6 +53,19 @@ def test_smoke_has_the_kinds_that_differ() -> None:
     assert "batch" in {family.setting.norm for family in found}
 
 
+def test_networks_are_picked_by_their_names() -> None:
+    every, (some,) = families_at(FULL, ("mlp-pre", "cnn")), families_at(FULL, ("mlp-pre",), ("chain ?", "dense [23]"))
+    assert [one.name for one in some.architectures] == [
+        *(f"chain {depth}" for depth in (1, 2, 3, 4, 6, 8)),
+        "dense 2",
+        "dense 3",
+    ]
+    assert set(some.architectures) < set(every[0].architectures)
+    assert [f.name for f in families_at(FULL, ("mlp-pre", "cnn"), ("*kernel 7",))] == ["cnn"]  # the other has none
+    with pytest.raises(InputError, match=r"no network's name matches 'chian \*'.*'chain 1'"):
+        families_at(FULL, ("mlp-pre",), ("chain *", "chian *"))
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 10, 31, 40])
 def test_a_spread_keeps_the_first_and_the_ends(count: int) -> None:
     every = tuple(Architecture(str(n), "2") for n in range(31))

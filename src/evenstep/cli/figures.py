@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -75,9 +75,9 @@ def list_figures(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """List the paper's figures with the correlations the paper prints and those recorded here."""
-    records = {figure.name: found for figure in FIGURES if (found := _recorded(results / figure.name / "record.json"))}
+    records = _all_recorded(results, (figure.name for figure in FIGURES))
     if page:
-        _update(page, records)
+        _update(page, results, records)
     if as_json:
         print(json.dumps([_listed(figure, records.get(figure.name)) for figure in FIGURES]))
         return
@@ -97,6 +97,10 @@ def _listed(figure: PaperFigure, record: dict[str, Any] | None) -> dict[str, Any
     methods = record["results"]["methods"] if record else {}
     rates = {name: figures["pearson"]["value"] for name, figures in methods.items()}
     return {**asdict(figure), "r": rates or None, "n": record["results"]["n"] if record else None}
+
+
+def _all_recorded(results: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    return {name: found for name in names if (found := _recorded(results / name / "record.json"))}
 
 
 def _recorded(path: Path) -> dict[str, Any] | None:
@@ -153,9 +157,10 @@ def _write(record: dict[str, Any], outcome: Outcome, out: Path) -> None:
         raise InputError(f"the results cannot be written to '{out}' ({error}); give another --out") from None
 
 
-def _update(pages: list[Path], records: dict[str, dict[str, Any]]) -> None:
-    from evenstep.report.figures import MARK, with_reproduction
+def _update(pages: list[Path], results: Path, records: dict[str, dict[str, Any]]) -> None:
+    from evenstep.report.figures import MARK, ONE_RATE, with_reproduction
 
+    records = records | _all_recorded(results, (figure.name + ONE_RATE for figure in FIGURES))
     for path in pages:
         try:
             text = path.read_text()

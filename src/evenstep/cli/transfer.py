@@ -15,6 +15,7 @@ from evenstep.cli.measuring import bar, make_folder, place_of, require_counts, r
 from evenstep.errors import InputError
 
 if TYPE_CHECKING:
+    from evenstep.report.transfer import Marks
     from evenstep.study.transfer.benchmark import FamilyResult, Place
     from evenstep.study.transfer.families import Family
     from evenstep.study.transfer.measure import Training
@@ -27,6 +28,9 @@ def transfer(
     scale: Annotated[str, typer.Option(help="smoke, cpu or full.")] = "smoke",
     data: Annotated[Path | None, typer.Option(help="Folder of CIFAR-10's binary version, for the scale full.")] = None,
     families: Annotated[list[str] | None, typer.Option(help="Families to run, else the scale's own.")] = None,
+    networks: Annotated[
+        str | None, typer.Option(help="Only networks of these names, with * and ?, joined by commas: 'chain ?'.")
+    ] = None,
     epochs: Annotated[int, typer.Option(help="Epochs to train for; more than one decay along a cosine.")] = 1,
     seeds: Annotated[int | None, typer.Option(help="Seeds for each learning rate, else the scale's own.")] = None,
     workers: Annotated[
@@ -47,18 +51,20 @@ def transfer(
 
     chosen = scale_named(scale)
     names = tuple(name for given in (*(families or ()), *(more or ())) for name in given.split(",") if name)
-    selected = families_at(chosen, names)
+    patterns = tuple(pattern.strip() for pattern in (networks or "").split(",") if pattern.strip())
+    selected = families_at(chosen, names, patterns)
     if as_list:
         _list(selected, as_json=as_json)
         return
     require_counts({"--epochs": epochs, "--seeds": seeds, "--workers": workers})
     training = replace(chosen.training, epochs=epochs, cosine=epochs > 1, seeds=seeds or chosen.training.seeds)
+    marks = _marks(chosen.data, epochs) if page else {}
     for path in page or ():
-        _update(path, chosen.data, None)
+        _update(path, marks, None)
     _require_rivals(selected)
     require_data(chosen.name, chosen.data, data)
     place = place_of(data, device, precision, workers, out, source=chosen.data)
-    asked = _Asked(chosen, selected, training, place)
+    asked = _Asked(chosen, selected, patterns, training, place)
     if out is not None:
         make_folder(out)
     results = _measured(asked, quiet=quiet)
@@ -66,7 +72,7 @@ def transfer(
     if out is not None:
         _write(record, results, out)
     for path in page or ():
-        _update(path, chosen.data, record)
+        _update(path, marks, record)
     if as_json:
         print(json.dumps(record["results"]))
     else:
@@ -79,6 +85,7 @@ class _Asked:
 
     scale: Scale
     families: Sequence[Family]
+    networks: Sequence[str]
     training: Training
     place: Place
 
@@ -93,6 +100,7 @@ class _Asked:
             "training": asdict(self.training),
             "precision": self.place.precision,
             "families": [family.name for family in self.families],
+            **({"networks": list(self.networks)} if self.networks else {}),
         }
         names = [family.name for family in self.families]
         found = {
@@ -136,13 +144,19 @@ def _write(record: dict[str, Any], results: Sequence[FamilyResult], out: Path) -
         raise InputError(f"the results cannot be written to '{out}' ({error}); give another --out") from None
 
 
-def _update(page: Path, data: str, record: Mapping[str, Any] | None) -> None:
+def _marks(data: str, epochs: int) -> Marks:
+    from evenstep.report.transfer import marks_of
+
+    return marks_of(data, epochs)
+
+
+def _update(page: Path, marks: Marks, record: Mapping[str, Any] | None) -> None:
     """Write a record's tables into a page; without a record, see that the page has a place for them."""
     from evenstep.report.transfer import filled, require_marks
 
     try:
         text = page.read_text()
-        require_marks(text, data)
+        require_marks(text, marks)
         if record:
             page.write_text(filled(text, record))
     except OSError as error:

@@ -15,6 +15,8 @@ from evenstep.study.figures.catalogue import FIGURES, PaperFigure
 from evenstep.study.figures.outcome import RULES, Outcome, spread_over_seeds
 
 MARK = "<!-- reproduction table -->"
+MARK_ONE = "<!-- reproduction at one rate -->"
+ONE_RATE = "-one-rate"  # what the folders of runs at one rate for all layers end with
 DOT, PER_OCTAVE = 3.0, 14.0  # points: a dot's radius where seeds agree, and what an octave of spread adds
 
 
@@ -60,9 +62,18 @@ def write_rows(outcome: Outcome, path: Path) -> None:
 
 def reproduction(records: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the table of all figures: the paper's r, its rule's and ours here, 'not run here' without a record."""
+    return _table([_row(figure, records.get(figure.name)) for figure in FIGURES])
+
+
+def at_one_rate(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the same table of those figures that were also run at one rate for all layers."""
+    found = {figure: records[name] for figure in FIGURES if (name := figure.name + ONE_RATE) in records}
+    return _table([_row(figure, record) for figure, record in found.items()])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
     head = ["study", "networks", "paper's r", *(f"r, {meaning}" for meaning in RULES.values())]
     head += ["regret, paper's rule", "regret, ours", "n"]
-    rows = [_row(figure, records.get(figure.name)) for figure in FIGURES]
     return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows])
 
 
@@ -77,7 +88,10 @@ def _row(figure: PaperFigure, record: Mapping[str, Any] | None) -> Sequence[str]
 
 
 def with_reproduction(page: str, records: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a page with the table between its marks, in place of what is there; a page without marks as it is."""
-    before, begin, rest = page.partition(MARK)
-    _, end, after = rest.partition(END)
-    return f"{before}{begin}\n{reproduction(records)}\n{end}{after}" if begin and end else page
+    """Return a page with the tables between their marks, in place of what is there; a page without marks as it is."""
+    for mark, table in ((MARK, reproduction), (MARK_ONE, at_one_rate)):
+        before, begin, rest = page.partition(mark)
+        _, end, after = rest.partition(END)
+        if begin and end:
+            page = f"{before}{begin}\n{table(records)}\n{end}{after}"
+    return page

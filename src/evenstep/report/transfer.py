@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,17 +101,33 @@ def glance(record: Mapping[str, Any]) -> str:
     return _at_a_glance([one for one in record["results"]["families"] if not one["calibrates"]])
 
 
+def longer(record: Mapping[str, Any]) -> str:
+    """Return the tables of a run beyond the first epoch: where it was made, mean regrets, rivals."""
+    families: list[dict[str, Any]] = record["results"]["families"]
+    parts = [_certificate(record), _at_a_glance(families)]
+    if rivals := [one for one in families if one["rivals"]]:
+        parts.append(_rivals(rivals))
+    return "\n\n".join(parts)
+
+
+Marks = Mapping[str, Callable[[Mapping[str, Any]], str]]
 # What a page may ask for, by the data that was trained on: `<!-- NAME -->`, whatever stands there, `<!-- end -->`.
-MARKS: Mapping[str, Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
+_MARKS: Mapping[str, Marks] = {
     "cifar10": {"transfer table": markdown, "transfer glance": glance},
     "digits": {"digits glance": glance},
 }
+_LONGER: Marks = {"epochs table": longer}  # whatever the data, where it is passed over more than once
+
+
+def marks_of(data: str, epochs: int) -> Marks:
+    """Return the tables that a run has for pages, by the names they are asked for with."""
+    return _MARKS[data] if epochs == 1 else _LONGER
 
 
 def filled(page: str, record: Mapping[str, Any]) -> str:
     """Return a page with a record's tables between its marks, in place of what is there."""
-    marks = MARKS[record["config"]["data"]]
-    require_marks(page, record["config"]["data"])
+    marks = marks_of(record["config"]["data"], record["config"]["training"]["epochs"])
+    require_marks(page, marks)
     for name, table in marks.items():
         before, begin, rest = page.partition(f"<!-- {name} -->")
         _, end, after = rest.partition(END)
@@ -120,11 +136,11 @@ def filled(page: str, record: Mapping[str, Any]) -> str:
     return page
 
 
-def require_marks(page: str, data: str) -> None:
-    """Refuse a page that has no place for the tables of a run on some data."""
-    names = [name for name in MARKS[data] if f"<!-- {name} -->" in page]
+def require_marks(page: str, marks: Iterable[str]) -> None:
+    """Refuse a page that has no place for a run's tables."""
+    names = [name for name in marks if f"<!-- {name} -->" in page]
     if not names:
-        wanted = " or ".join(f"'<!-- {name} -->'" for name in MARKS[data])
+        wanted = " or ".join(f"'<!-- {name} -->'" for name in marks)
         raise InputError(f"the page has no line {wanted}; put one where the table belongs, and '{END}' behind it")
     for name in names:
         if END not in page.partition(f"<!-- {name} -->")[2]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 from evenstep.errors import InputError
 from evenstep.study.transfer.families import Architecture, Family, Kind, families
@@ -63,14 +64,35 @@ def scale_named(name: str) -> Scale:
     return SCALES[name]
 
 
-def families_at(scale: Scale, names: tuple[str, ...] = ()) -> tuple[Family, ...]:
-    """Return the named families at a scale, or those it is usually run with, in the benchmark's order."""
+def families_at(scale: Scale, names: tuple[str, ...] = (), networks: tuple[str, ...] = ()) -> tuple[Family, ...]:
+    """Return the named families at a scale, or those it is usually run with, in the benchmark's order.
+
+    `networks` are patterns, such as `chain ?`, of which a network's name has to match one; families without any such
+    network are left out.
+    """
     known = {family.name: family for family in families()}
     for name in names:
         if name not in known:
             raise InputError(f"there is no family '{name}'; choose from {', '.join(known)}")
     wanted = set(names or scale.chosen or known)
-    return tuple(scaled(family, scale) for name, family in known.items() if name in wanted)
+    found = tuple(scaled(family, scale) for name, family in known.items() if name in wanted)
+    return _only(found, networks) if networks else found
+
+
+def _only(families: tuple[Family, ...], patterns: tuple[str, ...]) -> tuple[Family, ...]:
+    """Return the families with those networks alone that a pattern matches."""
+    names = [one.name for family in families for one in family.architectures]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise InputError(f"no network's name matches '{pattern}'; names are such as '{names[0]}' and '{names[-1]}'")
+    kept = (
+        replace(
+            family,
+            architectures=tuple(a for a in family.architectures if any(fnmatchcase(a.name, p) for p in patterns)),
+        )
+        for family in families
+    )
+    return tuple(family for family in kept if family.architectures)
 
 
 def scaled(family: Family, scale: Scale) -> Family:
