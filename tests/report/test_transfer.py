@@ -14,7 +14,17 @@ import pytest
 from matplotlib.image import imread
 
 from evenstep.errors import InputError
-from evenstep.report.transfer import COLOURS, draw_transfer, filled, glance, longer, markdown, shown, write_rows
+from evenstep.report.transfer import (
+    COLOURS,
+    alternatives,
+    draw_transfer,
+    filled,
+    glance,
+    longer,
+    markdown,
+    shown,
+    write_rows,
+)
 from evenstep.search.grid import rate_at
 from evenstep.study.transfer.benchmark import FamilyResult
 from evenstep.study.transfer.families import Architecture, Family, Setting
@@ -130,6 +140,18 @@ def test_a_run_on_digits_has_a_place_of_its_own() -> None:
     assert filled(page, record()) == (
         f"<!-- transfer table -->\nold\n<!-- end -->\n<!-- digits glance -->\n{glance(record())}\n<!-- end -->\n"
     )
+
+
+def test_alternatives_stand_beside_the_rule() -> None:
+    run = record(data="cifar10")
+    assert alternatives(run).count("\n") == 1  # the usual initialisation is not the paper's
+    (one,) = run["results"]["families"]
+    one["setting"]["init"], one["title"] = "conserve", "made-up chains, conserve"
+    row = alternatives(run).splitlines()[-1]
+    values = {**one["methods"], **one["rivals"]}
+    expected = [shown(values[name]["mean_regret"]) for name in ("mup", "paths", "range test", "weighted", "searched")]
+    assert row.split(" | ")[1:] == ["3", *expected[:3], "", "", expected[3], f"{expected[4]} |"]
+    assert row.startswith("| made-up chains | ")
 
 
 def test_a_run_beyond_the_first_epoch_has_a_place_of_its_own() -> None:

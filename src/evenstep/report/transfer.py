@@ -101,6 +101,32 @@ def glance(record: Mapping[str, Any]) -> str:
     return _at_a_glance([one for one in record["results"]["families"] if not one["calibrates"]])
 
 
+_ALTERNATIVES = {
+    "mup": "one rate for all, muP's factors by width",
+    "paths": "the paper's rule",
+    "range test": "range test",
+    "prodigy": "Prodigy",
+    "adamw": "AdamW, 0.001",
+    "weighted": "evenstep",
+    "searched": "tuned itself",
+}
+
+
+def alternatives(record: Mapping[str, Any]) -> str:
+    """Return mean regrets of what one might do instead, of families as they are initialised without further asking."""
+    rows = []
+    for one in record["results"]["families"]:
+        if one["calibrates"] or one["setting"]["init"] != "conserve":
+            continue
+        tried = one["methods"] | one["rivals"]
+        found = [
+            shown(tried[name]["mean_regret"]) + _lost(tried[name]["diverged"]) if name in tried else ""
+            for name in _ALTERNATIVES
+        ]
+        rows.append([one["title"].removesuffix(", conserve"), str(one["n"]), *found])
+    return _table(["networks", "n", *_ALTERNATIVES.values()], rows)
+
+
 def longer(record: Mapping[str, Any]) -> str:
     """Return the tables of a run beyond the first epoch: where it was made, mean regrets, rivals."""
     families: list[dict[str, Any]] = record["results"]["families"]
@@ -113,7 +139,7 @@ def longer(record: Mapping[str, Any]) -> str:
 Marks = Mapping[str, Callable[[Mapping[str, Any]], str]]
 # What a page may ask for, by the data that was trained on: `<!-- NAME -->`, whatever stands there, `<!-- end -->`.
 _MARKS: Mapping[str, Marks] = {
-    "cifar10": {"transfer table": markdown, "transfer glance": glance},
+    "cifar10": {"transfer table": markdown, "transfer glance": glance, "transfer alternatives": alternatives},
     "digits": {"digits glance": glance},
 }
 _LONGER: Marks = {"epochs table": longer}  # whatever the data, where it is passed over more than once
