@@ -16,7 +16,7 @@ def main(epochs: int = 3) -> list[float]:
     accelerator = Accelerator(cpu=True)
     inputs, targets = data()
     model = Residual()
-    plan = es.plan(model, inputs[:2], base=0.2)
+    plan = es.plan(model, inputs[:2], base=0.2, optimizer="momentum")
     es.initialize_(model, plan, generator=torch.Generator().manual_seed(0))
     optimizer = torch.optim.SGD(plan.param_groups(model), momentum=0.9)
     batches = DataLoader(TensorDataset(inputs, targets), batch_size=32)

@@ -13,7 +13,7 @@ def main(backend: str = "inductor", steps: int = 8) -> list[float]:
     """Train a compiled network, and return its losses."""
     inputs, targets = data()
     model = Residual()
-    plan = es.plan(model, inputs[:2], base=0.2)
+    plan = es.plan(model, inputs[:2], base=0.2, optimizer="momentum")
     es.initialize_(model, plan, generator=torch.Generator().manual_seed(0))
     compiled = torch.compile(model, backend=backend)
     optimizer = torch.optim.SGD(plan.param_groups(model), momentum=0.9)

@@ -21,7 +21,7 @@ def train(rank: int, world: int, folder: str, steps: int) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     inputs, targets = data()
     model = Residual()
-    plan = es.plan(model, inputs[:2], base=0.2)
+    plan = es.plan(model, inputs[:2], base=0.2, optimizer="momentum")
     es.initialize_(model, plan, generator=torch.Generator().manual_seed(0))
     replica = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(plan.param_groups(replica), momentum=0.9)

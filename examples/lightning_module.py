@@ -29,7 +29,7 @@ class Classifier(lightning.LightningModule):
     def __init__(self, example_inputs: Tensor, base: float) -> None:
         super().__init__()
         self.model = Residual()
-        self.plan = es.plan(self.model, example_inputs, base=base)
+        self.plan = es.plan(self.model, example_inputs, base=base, optimizer="momentum")
         es.initialize_(self.model, self.plan)
 
     def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -35,7 +35,7 @@ def create_optimizer(model: nn.Module, param_group_fn: Callable[[nn.Module], Any
 def main() -> tuple[nn.Module, es.Plan, torch.optim.Optimizer]:
     """Build the optimiser of a planned model."""
     model = Residual()
-    plan = es.plan(model, data()[0][:2], base=0.2)
+    plan = es.plan(model, data()[0][:2], base=0.2, optimizer="momentum")
     es.initialize_(model, plan)
     # With timm: create_optimizer_v2(model, opt="sgd", lr=0.2, param_group_fn=planned_groups(plan, weight_decay=1e-4))
     return model, plan, create_optimizer(model, planned_groups(plan, weight_decay=1e-4), lr=0.2)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, OneCycleLR
 
 import evenstep as es
@@ -115,6 +115,31 @@ def test_an_optimizer_built_without_the_plan_is_found() -> None:
     es.initialize_(model, plan)
     message = message_of(es.PlanError, lambda: es.check_groups(model, plan, optimizer))
     for part in ("all parameters have the one learning rate 0.1", "plan.param_groups(model)"):
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("planned", "kind", "remedy"),
+    [("sgd", AdamW, "optimizer='adam'"), ("adam", SGD, "optimizer='sgd' or 'momentum'")],
+)
+def test_an_optimizer_of_another_kind_is_found(planned: Any, kind: Any, remedy: str) -> None:
+    model = net()
+    plan = es.plan(model, X, base=0.1, optimizer=planned)
+    message = message_of(es.PlanError, lambda: es.check_groups(model, plan, kind(plan.param_groups(model))))
+    for part in (f"the optimizer is {kind.__name__}, and the plan is for '{planned}'", remedy):
+        assert part in message
+
+
+def test_a_plan_is_for_the_optimizer_its_base_was_searched_for() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+
+    found = es.search_lr(make, (X, Y), optimizer="momentum", grid=[0.01, 0.1, 1.0], seeds=1, on_failure="return")
+    assert found.optimizer == "momentum"
+    assert es.plan(net(), X, base=found).optimizer == "momentum"
+    assert es.plan(net(), X, base=found.best).optimizer == "sgd"
+    message = message_of(es.InputError, lambda: es.plan(net(), X, base=found, optimizer="adam"))
+    for part in ("searched for optimizer 'momentum'", "'adam'", "search the base with optimizer='adam'"):
         assert part in message
 
 

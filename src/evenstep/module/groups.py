@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 
 from evenstep.errors import PlanError
 from evenstep.module.apply import matched
 from evenstep.rules.plan import Plan
 
+_ADAMS = (Adam, AdamW, NAdam, RAdam, Adamax)
 _CLOSE = 1e-6  # schedulers compute rates in their own order
 
 
@@ -18,7 +19,8 @@ def check_groups(model: nn.Module, plan: Plan, optimizer: Optimizer) -> float:
     """Return the base's learning rate that an optimiser is at now; raise where its groups are not the plan's.
 
     Whatever scales all groups by one factor passes: warm-up, decay, restarts. What raises: an optimiser built without
-    the plan, or from another copy of the module, and schedulers that give all groups one rate.
+    the plan, or from another copy of the module, schedulers that give all groups one rate, and one of Adam's kind on a
+    plan for SGD or the other way round.
 
     >>> import torch, evenstep as es
     >>> net = nn.Linear(8, 2)
@@ -26,6 +28,7 @@ def check_groups(model: nn.Module, plan: Plan, optimizer: Optimizer) -> float:
     >>> check_groups(net, planned, torch.optim.SGD(planned.param_groups(net)))
     0.1
     """
+    _require_kind(plan, optimizer)
     rates = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
     pairs = [(planned, rates.get(id(parameter))) for planned, parameter in matched(model, plan)]
     if lost := [planned.name for planned, rate in pairs if rate is None]:
@@ -42,6 +45,17 @@ def check_groups(model: nn.Module, plan: Plan, optimizer: Optimizer) -> float:
         if not math.isclose(rate, wanted, rel_tol=_CLOSE, abs_tol=1e-30):
             raise PlanError(_unlike(planned.name, rate, wanted, len(set(rates.values())) == 1))
     return float(f"{base:.12g}")
+
+
+def _require_kind(plan: Plan, optimizer: Optimizer) -> None:
+    """Refuse an optimiser whose steps the plan's rates are not made for; one that torch does not have passes."""
+    adam = isinstance(optimizer, _ADAMS)
+    if adam != (plan.optimizer == "adam") and (adam or isinstance(optimizer, SGD)):
+        kinds = "'adam'" if adam else "'sgd' or 'momentum'"
+        raise PlanError(
+            f"the optimizer is {type(optimizer).__name__}, and the plan is for '{plan.optimizer}', whose rates are of "
+            f"another size; plan, and search the base, with optimizer={kinds}"
+        )
 
 
 def _unlike(name: str, rate: float, wanted: float, one_rate: bool) -> str:

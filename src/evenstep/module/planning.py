@@ -21,14 +21,15 @@ def plan(
     base_graph: Graph | None = None,
     rule: str | Rule = "weighted",
     init: Init = "conserve",
-    optimizer: Optimizer = "sgd",
+    optimizer: Optimizer | None = None,
     on_unknown: OnUnknown = "raise",
 ) -> Plan:
     """Return an initialisation and a learning rate for every trainable parameter of a module (or graph).
 
     `base` is the result of `search_lr`, or a learning rate as it finds them: the best one of the network `base_graph`,
     or without that of the one-hidden-layer chain of the same kind. Left out, the plan holds factors only. `init` is
-    `conserve`, `degree` (the paper's), `he`, or `keep` for a plan of learning rates alone.
+    `conserve`, `degree` (the paper's), `he`, or `keep` for a plan of learning rates alone; `optimizer`, left out, is
+    the one the base was searched for, or `sgd`.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(8, 256), nn.ReLU(), nn.Linear(256, 2))

@@ -44,7 +44,7 @@ def plan_graph(
     *,
     rule: str | Rule = "weighted",
     init: Init = "conserve",
-    optimizer: Optimizer = "sgd",
+    optimizer: Optimizer | None = None,
     base: BaseSearch | float | None = None,
     base_graph: Graph | None = None,
 ) -> Plan:
@@ -52,17 +52,18 @@ def plan_graph(
 
     `base` is a search (its `estimate` counts, else its `best`), or the learning rate found on `base_graph` (left out:
     the one-hidden-layer chain of the same kind, of `BASE_WIDTH` units and kernel 3), or left out for a plan that holds
-    factors only.
+    factors only. `optimizer`, left out, is the one the base was searched for, or `sgd`.
     """
     chosen = _chosen(rule)
     if init not in INITS:
         raise InputError(f"init is '{init}'; choose one of {', '.join(INITS)}")
-    if optimizer not in OPTIMIZERS:
+    if optimizer is not None and optimizer not in OPTIMIZERS:
         raise InputError(f"optimizer is '{optimizer}'; choose one of {', '.join(OPTIMIZERS)}")
     rate, base_graph = _base(base, base_graph)
     _require_like(base, chosen)
+    kind = _optimizer(base, optimizer)
     with _collector_paused():
-        return _planned(graph, chosen, init, optimizer, rate, base_graph)
+        return _planned(graph, chosen, init, kind, rate, base_graph)
 
 
 @contextmanager
@@ -139,6 +140,17 @@ def _require_like(base: BaseSearch | float | None, rule: Rule) -> None:
         f"the base was searched with {ways[searched.layerwise]}, and rule '{rule.name}' plans {ways[rule.layerwise]}; "
         f"search the base with plan=evenstep.plan(make_model(), example_inputs, rule='{rule.name}')"
     )
+
+
+def _optimizer(base: BaseSearch | float | None, asked: Optimizer | None) -> Optimizer:
+    """Return the optimiser a plan is for: the one asked for, which has to be the base's where that is known."""
+    searched: Optimizer | None = getattr(base, "optimizer", None)
+    if asked and searched and asked != searched:
+        raise InputError(
+            f"the base was searched for optimizer '{searched}', and the plan is for '{asked}', whose rates are of "
+            f"another size; search the base with optimizer='{asked}'"
+        )
+    return asked or searched or "sgd"
 
 
 def _base(base: BaseSearch | float | None, base_graph: Graph | None) -> tuple[float | None, Graph | None]:

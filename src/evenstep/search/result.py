@@ -24,7 +24,7 @@ class LRSearch:
     of a parabola fitted to the smallest losses, in log-log, where there is one: the rate that a plan starts from;
     `interval` is the range of the seeds' own best rates, widened to 95% confidence; `graph` is the network that was
     searched, so that a plan can relate another network to it; `rule` names the rule whose factors single layers trained
-    with: rates found with one of width do not serve a rule without.
+    with: rates found with one of width do not serve a rule without. `optimizer` is what the rates were searched for.
     """
 
     grid: tuple[float, ...]
@@ -36,6 +36,7 @@ class LRSearch:
     estimate: float | None = None
     interval: tuple[float, float] | None = None
     rule: str | None = None
+    optimizer: str | None = None
 
     @property
     def mean_losses(self) -> tuple[float, ...]:
@@ -91,9 +92,9 @@ def _estimate(grid: tuple[float, ...], means: list[float]) -> float | None:
 
 
 def _interval(grid: tuple[float, ...], losses: tuple[tuple[float, ...], ...]) -> tuple[float, float] | None:
-    """Return a 95% interval for the mean, in logarithms, of the seeds' own best rates; None for a single seed."""
+    """Return a 95% interval for the mean, in logarithms, of the seeds' own best rates; None for fewer than three."""
     seeds = len(losses[0])
-    if seeds < 2:
+    if seeds < 3:
         return None
     own = [math.log(grid[min(range(len(grid)), key=lambda i: losses[i][seed])]) for seed in range(seeds)]
     from scipy.stats import t  # scipy loads where it is used

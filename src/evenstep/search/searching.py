@@ -110,7 +110,7 @@ def search_lr(
             session.close()
         if own:
             own.close()
-    result = replace(result, rule=planned.rule)
+    result = replace(result, rule=planned.rule, optimizer=optimizer)
     return result.require_ok() if on_failure == "raise" else result
 
 
