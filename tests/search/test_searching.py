@@ -219,6 +219,14 @@ def test_a_best_that_stays_at_the_edge_raises_and_says_what_to_change() -> None:
 # Bad input
 
 
+@pytest.mark.parametrize("given", [nn.Linear(4, 2), "small", None])
+def test_a_module_in_the_place_of_the_function_that_makes_it_is_named(given: Any) -> None:
+    with pytest.raises(
+        es.InputError, match=f"make_model is a {type(given).__name__}; give a function that returns a new"
+    ):
+        es.search_lr(given, data())
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [("epochs", 0), ("batch_size", -1), ("seeds", 1.5), ("start", 0.0), ("start", math.nan), ("optimizer", "lion")],

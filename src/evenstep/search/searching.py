@@ -80,6 +80,11 @@ def search_lr(
     """
     if on_failure not in ("raise", "return"):
         raise InputError(f"on_failure is '{on_failure}'; choose 'raise' or 'return'")
+    if isinstance(make_model, nn.Module) or not callable(make_model):
+        raise InputError(
+            f"make_model is a {type(make_model).__name__}; give a function that returns a new module at each call: "
+            "every learning rate and seed trains one of its own"
+        )
     if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
         raise InputError(f"seeds is {seeds!r}; give a whole number from 1 up")
     _check_rates("start", [start])
