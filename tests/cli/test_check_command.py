@@ -37,12 +37,22 @@ def data():
 def narrow_data():
     return torch.randn(8, 3), torch.zeros(8, dtype=torch.long)
 
+def several(depth, width=64):
+    hidden = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(nn.Linear(16, width), nn.ReLU(), *hidden, nn.Linear(width, 4))
+
+def sized(depth=1, *, width):
+    return several(depth, width)
+
 def broken(n):
     raise RuntimeError("no such luck")
 
 def nothing(n):
     return None
 """
+
+
+WIDE = NETWORK.splitlines().index("def wide(n):") + 2
 
 
 @pytest.fixture
@@ -95,6 +105,16 @@ def test_values_may_be_names_and_fractions(check: Run) -> None:
     assert [one["label"] for one in fractions.json()["networks"]] == [0.5, 1.0, 1.5]
 
 
+def test_the_named_parameter_is_varied(check: Run) -> None:
+    few = ("--seeds", "1", "--steps", "1", "--tolerance", "99")
+    deep = json.loads(check("several", "--over", "depth=1,2", *few, "--json").out)
+    shallow, deeper = (set(one["signals"]) for one in deep["networks"])
+    assert len(deeper) == len(shallow) + 1  # one more layer, though width is a parameter too
+    wide = json.loads(check("sized", "--over", "width=8,16", *few, "--json").out)
+    narrow, wider = (set(one["signals"]) for one in wide["networks"])
+    assert narrow == wider
+
+
 @pytest.mark.parametrize("rule", ["weighted", "constant"])
 def test_the_picture(check: Run, tmp_path: Path, rule: str) -> None:
     for function, over in (("wide", "width=8,16"), ("deep", "depth=1,2"), ("coded", "code=2,2_02,2_12,2_22")):
@@ -111,6 +131,9 @@ def test_the_picture(check: Run, tmp_path: Path, rule: str) -> None:
         ("wide", ("--over", "width=64"), "two values or more"),
         ("wide", ("--over", "width=64,64"), "with a value twice"),
         ("wide", ("--over", "width=0,64"), "network.py:"),
+        ("wide", ("--over", "width=a,b"), f"'network.py:wide' called with 'a' raised TypeError at network.py:{WIDE}: "),
+        ("several", ("--over", "foo=8,16"), "--over varies 'foo', and 'network.py:several' has no parameter of that"),
+        ("several", ("--over", "foo=8,16"), "name one of depth, width"),
         ("wide", ("--over", "width=8,16", "--rule", "best"), "rule is 'best'"),
         ("wide", ("--over", "width=8,16", "--optimizer", "lion"), "optimizer is 'lion'"),
         ("wide", ("--over", "width=8,16", "--compare", "all"), "compare is 'all'"),

@@ -266,6 +266,13 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kernel": (("--code", "2", "--space", "cnn", "--kernel-size", "4"), ("kernel_size is 4", "odd")),
     "base": (("--code", "2", "--base", "-1"), ("-1", "above 0")),
     "nan": (("--code", "2", "--base", "nan"), ("nan", "above 0")),
+    "base file": (("--code", "2", "--base", "none.json"), ("'none.json'", "learning rate", "evenstep search")),
+    "width of a target": (
+        ("mine.py:make", "--width", "7"),
+        ("--width is for networks given by --code", "mine.py:make"),
+    ),
+    "default of a code": (("mine.py:make", "--space", "mlp"), ("--space is for networks given by --code",)),
+    "base of a code": (("mine.py:make", "--base-code", "2"), ("--base-code is for networks given by --code",)),
     "nothing": ((), ("target", "--code")),
     "both": (("mine.py:make", "--code", "2"), ("target", "--code")),
     "no colon": (("mine.py",), ("'mine.py'", "file.py:function")),

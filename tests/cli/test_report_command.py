@@ -91,7 +91,9 @@ def test_in_a_process_of_its_own(folder: Path) -> None:
         (("lost.json",), "'lost.json' is damaged"),
         (("folder",), "'folder' cannot be read"),
         (("-", "-"), "standard input is named twice"),
-        (("-",), "standard input is of another kind"),
+        (("-",), "standard input is empty and not valid JSON"),
+        (("cut.json",), "'cut.json' is not valid JSON (line 1, column "),
+        (("empty.json",), "'empty.json' is empty and not valid JSON"),
         (("plan.json", "-o", "nowhere/page.html"), "no folder 'nowhere'"),
         (("plan.json", "-o", "folder"), "cannot be written to 'folder'"),
         (("runs.sqlite", "--run", "zz"), "begins with 'zz'"),
@@ -100,6 +102,8 @@ def test_in_a_process_of_its_own(folder: Path) -> None:
 def test_bad_input_is_one_line_and_exit_code_2(run: Run, folder: Path, arguments: tuple[str, ...], said: str) -> None:
     (folder / "folder").mkdir()
     (folder / "letter.txt").write_text("Dear reader")
+    (folder / "cut.json").write_text((folder / "plan.json").read_text()[:300])
+    (folder / "empty.json").write_text("\n")
     (folder / "list.json").write_text("[1, 2]")
     (folder / "other.json").write_text('{"format": "another"}')
     (folder / "binary.dat").write_bytes(bytes(range(256)))

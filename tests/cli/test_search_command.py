@@ -41,6 +41,9 @@ def data():
 def frozen():
     return make().requires_grad_(False)
 
+def pair():
+    return make(), torch.zeros(2, 6)
+
 def broken():
     raise RuntimeError("no such luck")
 
@@ -61,7 +64,8 @@ SMALL = ("search", "network.py:make", "--data", "network.py:data", "--seeds", "2
 
 def test_the_answer_as_json(run: Run) -> None:
     found = run(*SMALL, "--json").json()
-    assert set(found) == {"best", "bracket", "estimate", "interval", "status", "grid", "losses"}
+    numbers = {"best", "bracket", "estimate", "interval", "status", "grid", "losses"}
+    assert set(found) == numbers | {"rule", "optimizer", "graph"}
     assert found["status"] == "ok"
     assert found["grid"] == sorted(found["grid"])
     assert found["best"] in found["grid"]
@@ -75,9 +79,12 @@ def test_the_answer_as_json(run: Run) -> None:
 def test_the_answer_in_words(run: Run) -> None:
     found, words = run(*SMALL, "--json").json(), run(*SMALL)
     assert words.code == 0
-    first, *rest = words.out.splitlines()
+    first, second, *rest = words.out.splitlines()
     assert first.startswith(f"best learning rate {found['best']:.4g}, between ")
-    assert len(rest) == len(found["grid"]) + 1
+    assert f"{found['estimate']:.4g}" != f"{found['best']:.4g}"
+    assert second.startswith(f"estimate {found['estimate']:.4g}, ")
+    assert "plans start from it" in second
+    assert len(rest) == len(found["grid"]) + (found["interval"] is not None)
 
 
 def test_data_from_files_and_a_function_are_the_same_data(run: Run, folder: Path) -> None:
@@ -111,6 +118,11 @@ def test_a_picture_is_drawn(run: Run, folder: Path) -> None:
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_picture_without_its_folder_is_said_before_training(run: Run, folder: Path) -> None:
+    assert run(*SMALL, "--store", "s.db", "--picture", "nowhere/a.png").code == 2
+    assert not (folder / "s.db").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -119,19 +131,29 @@ def test_a_picture_is_drawn(run: Run, folder: Path) -> None:
         (("search", "missing.py:make"), "there is no file 'missing.py'"),
         (("search", "make"), "is not 'package.module:function'"),
         (("search", "network.py:broken", "--data", "network.py:data"), "raised RuntimeError at network.py"),
-        (("search", "network.py:data", "--data", "network.py:data"), "make_model returned tuple"),
+        (("search", "network.py:data", "--data", "network.py:data"), "'network.py:data' returned tuple; return"),
+        (
+            ("search", "network.py:pair", "--data", "network.py:data"),
+            "'network.py:pair' returned tuple; return a torch",
+        ),
         (("search", "network.py:frozen", "--data", "network.py:data"), "no trainable parameters"),
         ((*SMALL, "--data", "missing.npz"), "there is no file 'missing.npz'"),
         ((*SMALL, "--data", "words.txt"), "give 'digits', a file .npz or .pt"),
-        ((*SMALL, "--data", "wrong.npz"), "cannot be read"),
-        ((*SMALL, "--data", "wrong.pt"), "cannot be read"),
-        ((*SMALL, "--data", "names.npz"), "needs arrays 'inputs' and 'targets'"),
+        ((*SMALL, "--data", "wrong.npz"), "'wrong.npz' cannot be read as arrays of numbers; it needs"),
+        ((*SMALL, "--data", "objects.npz"), "'objects.npz' cannot be read as arrays of numbers; it needs"),
+        ((*SMALL, "--data", "wrong.pt"), "'wrong.pt' cannot be read as tensors; it needs"),
+        ((*SMALL, "--data", "module.pt"), "written by torch.save({'inputs': inputs, 'targets': targets}, 'module.pt')"),
+        ((*SMALL, "--data", "names.npz"), "has no 'inputs"),
+        ((*SMALL, "--data", "names.npz"), "needs arrays 'inputs' and 'targets', written by numpy.savez('names.npz', "),
         ((*SMALL, "--engine", "cluster"), "engine is 'cluster'"),
         ((*SMALL, "--optimizer", "lion"), "optimizer is 'lion'"),
         ((*SMALL, "--seeds", "0"), "seeds is 0"),
         ((*SMALL, "--start", "-1"), "give finite numbers above 0"),
         ((*SMALL, "--resume"), "--resume needs the store"),
         ((*SMALL, "--resume", "--store", "new.db"), "knows no search of this configuration"),
+        ((*SMALL, "--picture", "nowhere/a.png"), "no folder 'nowhere' for the picture"),
+        ((*SMALL, "--picture", "."), "the picture is '.', a folder"),
+        ((*SMALL, "--picture", "a.xyz"), "the picture is 'a.xyz', of a format that is not known"),
         ((*SMALL, "--store", "nowhere/s.db"), "check that its folder exists"),
         ((*SMALL, "--store", "network.py"), "another kind of file"),
     ],
@@ -142,16 +164,20 @@ def test_wrong_input_is_one_line_and_exit_code_2(
     for name in ("wrong.npz", "wrong.pt"):
         (folder / name).write_text("these are no arrays")
     np.savez(folder / "names.npz", x=np.zeros(3))
+    np.savez(folder / "objects.npz", inputs=np.array([None, "a"], dtype=object), targets=np.zeros(2))
+    torch.save(torch.nn.Linear(2, 2), folder / "module.pt")
     done = run(*arguments)
     assert done.code == 2
     lines = [line for line in done.err.splitlines() if line.strip()]
     assert len(lines) == 1, done.err
     assert lines[0].startswith("error: ")
     assert message in lines[0]
+    assert "pickle" not in lines[0]
+    assert "weights_only" not in lines[0]
     assert not done.out.strip()
 
 
-def test_an_interrupt_ends_the_command_soon_and_keeps_its_rows(folder: Path) -> None:
+def test_an_interrupt_ends_the_command_and_keeps_its_rows(folder: Path) -> None:
     command = [sys.executable, "-m", "evenstep", "search", "network.py:Slow", "--data", "network.py:data"]
     options = ["--seeds", "1", "--steps", "3", "--store", "s.db", "--init", "keep"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -162,11 +188,9 @@ def test_an_interrupt_ends_the_command_soon_and_keeps_its_rows(folder: Path) -> 
         if ((folder / "s.db").exists() and _count(folder / "s.db")) or process.poll() is not None:
             break
         time.sleep(0.01)
-    before = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert time.monotonic() - before < 4.0
-    assert process.returncode == 130, err
+    assert process.returncode == 130, err  # and not 0: it did not wait for the end of the search
     assert "Traceback" not in err
     assert _count(folder / "s.db") >= 1
 

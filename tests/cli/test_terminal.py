@@ -6,8 +6,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,6 +128,22 @@ def test_every_long_command_can_be_quiet() -> None:
         for part in name.split():
             command = command.commands[part]  # type: ignore[attr-defined]
         assert "--quiet" in {option for parameter in command.params for option in parameter.opts}, name
+
+
+def test_help_shows_all_that_is_written(run: Run) -> None:
+    """Square brackets before a small letter are rich's markup, which it takes out."""
+    import typer
+    from rich.markup import render
+
+    def texts(command: Any) -> Iterator[str]:
+        yield from (text for text in (command.help, *(getattr(p, "help", None) for p in command.params)) if text)
+        for other in getattr(command, "commands", {}).values():
+            yield from texts(other)
+
+    written = list(texts(typer.main.get_command(app)))
+    assert len(written) > 100
+    assert [text for text in written if render(text).plain != text] == []
+    assert "0.25 for layers" in run("check", "--help").out
 
 
 def test_help_and_completion_wait_for_nothing_heavy() -> None:

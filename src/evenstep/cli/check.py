@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable
 from functools import partial
+from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from evenstep.cli.data import load_data
-from evenstep.cli.target import load_function
+from evenstep.cli.picture import drawing, require_picture
+from evenstep.cli.target import load_maker
 from evenstep.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +28,12 @@ def check(
         typer.Argument(help="'package.module:function' or 'file.py:function'; called with a size, returns a model."),
     ],
     *,
-    over: Annotated[str, typer.Option(help="What is varied and its values, such as width=64,128,256.")],
+    over: Annotated[
+        str,
+        typer.Option(
+            help="The function's parameter and its values, such as width=64,128,256; any name if it has just one."
+        ),
+    ],
     data: Annotated[
         str, typer.Option(help="'digits', a file .npz or .pt with inputs and targets, or 'file.py:function'.")
     ] = "digits",
@@ -38,7 +46,7 @@ def check(
     seeds: Annotated[int, typer.Option(help="Seeds for weights and batch.")] = 8,
     compare: Annotated[str, typer.Option(help="layers, last (what the readout reads), or auto.")] = "auto",
     tolerance: Annotated[
-        float | None, typer.Option(help="Slope let pass [layers 0.25, last 0.5; names: 1 octave].")
+        float | None, typer.Option(help="Slope let pass [0.25 for layers, 0.5 for last; names: 1 octave].")
     ] = None,
     on_unknown: Annotated[str, typer.Option(help="raise, or identity to let unknown operators through.")] = "raise",
     picture: Annotated[Path | None, typer.Option(help="Where to draw the changes.")] = None,
@@ -50,8 +58,8 @@ def check(
 
     what, values = _over(over)
     rate = lr if lr is not None else 0.01 if optimizer == "adam" else 0.1
-    if picture is not None and not picture.parent.is_dir():
-        raise InputError(f"there is no folder '{picture.parent}' for the picture; make it, or give another --picture")
+    if picture is not None:
+        require_picture(picture)
     # Loaded here: torch takes seconds, and wrong options are said before.
     from evenstep.module import plan
     from evenstep.search import check as check_networks
@@ -59,10 +67,10 @@ def check(
     from evenstep.search.tensors import as_tensors
 
     tensors = as_tensors(load_data(data))
-    make: Callable[..., Any] = load_function(target, returns="a model for a size")
+    call = _caller(target, what)
     networks = {}
     for value in values:
-        one = partial(make, value)
+        one = call(value)
         planned = plan(
             made(one, 0),
             tensors[0][: min(2, len(tensors[0]))],
@@ -85,7 +93,10 @@ def check(
             notify=lambda label: status.update(f"checking {what} {label}"),
         )
     if picture is not None:
-        _draw(found, what, picture)
+        from evenstep.report.check import draw_check
+
+        with drawing(picture):
+            draw_check(found, what, picture)
     if as_json:
         print(json.dumps({"over": what, "rule": rule, "init": init, **found.to_dict()}))
     else:
@@ -110,6 +121,23 @@ def _over(text: str) -> tuple[str, list[int] | list[float] | list[str]]:
     return what.strip(), values
 
 
+def _caller(target: str, what: str) -> Callable[[Any], Callable[[], Any]]:
+    """Return what binds a value to the target's function: to the parameter of that name, or else to its only one."""
+    make = load_maker(target, returns="a model for a size")
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):  # some functions written in C have none
+        return lambda value: partial(make, value)
+    kinds = {parameter.kind for parameter in parameters.values()}
+    if what in parameters and parameters[what].kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+        return lambda value: partial(make, **{what: value})
+    if len(parameters) > 1 and not kinds & {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
+        raise InputError(
+            f"--over varies '{what}', and '{target}' has no parameter of that name; name one of {', '.join(parameters)}"
+        )
+    return lambda value: partial(make, value)
+
+
 def _print(found: Check, what: str) -> None:
     labels = [str(network.label) for network in found.networks]
     trends = (*found.trends, *found.shown)
@@ -126,14 +154,3 @@ def _print(found: Check, what: str) -> None:
         mark = "  (not judged)" if trend in found.shown else "" if abs(trend.slope) <= found.tolerance else "  <-"
         print(f"{trend.signal:<{wide}}" + "".join(f"{cell:>{column}}" for cell in row) + f"{trend.slope:>+10.2f}{mark}")
     print(found)
-
-
-def _draw(found: Check, what: str, picture: Path) -> None:
-    from evenstep.report.check import draw_check
-
-    try:
-        draw_check(found, what, picture)
-    except OSError as error:
-        raise InputError(
-            f"the picture cannot be written to '{picture}': {error.strerror}; give another --picture"
-        ) from None

@@ -35,14 +35,22 @@ def _from_file(path: Path) -> Any:
     import numpy as np
     import torch
 
+    stacked = path.suffix == ".npz"
     try:
-        if path.suffix == ".npz":
+        if stacked:
             with np.load(path, allow_pickle=False) as arrays:
                 return torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["targets"])
         values = torch.load(path, weights_only=True)
         return (values["inputs"], values["targets"]) if isinstance(values, dict) else tuple(values)
-    except Exception as error:  # a file of another kind fails in torch.load with nearly any exception
-        raise InputError(
-            f"the data file '{path}' cannot be read ({type(error).__name__}: {error}); it needs arrays 'inputs' and "
-            "'targets'"
-        ) from None
+    except PermissionError:
+        raise InputError(f"the data file '{path}' cannot be read: permission denied; give another --data") from None
+    except KeyError as error:
+        said = f"has no {error}"
+    except Exception:  # a file of another kind fails with nearly any exception, whose advice is for programs
+        said = f"cannot be read as {'arrays of numbers' if stacked else 'tensors'}"
+    save = "numpy.savez('{}', inputs=inputs, targets=targets)"
+    if not stacked:
+        save = "torch.save({{'inputs': inputs, 'targets': targets}}, '{}')"
+    raise InputError(
+        f"the data file '{path}' {said}; it needs arrays 'inputs' and 'targets', written by {save.format(path.name)}"
+    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evenstep.errors import InputError
+from evenstep.cli.picture import drawing, require_picture, require_place
 
 if TYPE_CHECKING:
     from evenstep.rules import Plan
@@ -37,10 +37,8 @@ def demo(
     from evenstep.study.demo import NETWORKS, run_demo
 
     for option, path in (("picture", picture), ("page", page)):
-        if not path.parent.is_dir():
-            raise InputError(
-                f"there is no folder '{path.parent}' for the {option}; make it, or give another --{option}"
-            )
+        require_place(path, option)
+    require_picture(picture)
     torch.set_num_threads(1)  # these networks are too small to share: threads would only wait for one another
     steps = len(NETWORKS) + 2
     progress = Console(stderr=True, quiet=quiet)
@@ -52,12 +50,8 @@ def demo(
         progress.print(f"[{done}/{steps}] {what}", markup=False, highlight=False)
 
     result = run_demo(seeds=seeds, epochs=epochs, notify=notify)
-    try:
+    with drawing(picture):
         draw_demo(result, picture)
-    except OSError as error:
-        raise InputError(
-            f"the picture cannot be written to '{picture}': {error.strerror}; give another --picture"
-        ) from None
     shown: dict[str, Plan | LRSearch] = dict(result.plans)
     shown |= {f"base of the {kind}s": search for kind, search in result.bases.items()}
     write_report(shown, page, title="The recipe on handwritten digits")

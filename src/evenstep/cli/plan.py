@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from evenstep.cli.base import load_base
 from evenstep.cli.table import print_plan
 from evenstep.cli.target import load_target
 from evenstep.errors import EvenstepError, InputError
@@ -20,6 +21,9 @@ from evenstep.rules.plan import any_digits
 
 Value = TypeVar("Value")
 NASBENCH201_BASE = "0_00_300"  # one 3x3 convolution from the cell's input to its output
+
+_DESCRIBING = ("space", "order", "norm", "activation", "width", "inputs", "classes", "kernel_size", "image_size")
+_FOR_CODES = (*_DESCRIBING, "base_code", "base_width", "base_kernel_size")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class _Space:
 
 
 def plan(
+    context: typer.Context,
     target: Annotated[
         str | None,
         typer.Argument(
@@ -55,8 +60,13 @@ def plan(
     image_size: Annotated[int, typer.Option(help="Side of the square images (cnn, nasbench201).")] = 32,
     rule: Annotated[str, typer.Option(help="weighted, paths, constant or mup.")] = "weighted",
     init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
-    optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
-    base: Annotated[float | None, typer.Option(help="The base's learning rate, as a search finds it.")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="sgd, momentum or adam; if not given, the one the base was searched for, or sgd.")
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(help="The base's learning rate, or the file of its search: evenstep search --json > FILE."),
+    ] = None,
     base_code: Annotated[str | None, typer.Option(help="The base's code [2; nasbench201 0_00_300].")] = None,
     base_width: Annotated[
         int | None, typer.Option(help="The base's width, which Adam's factors are over [256; cnn 64; nasbench201 16].")
@@ -72,7 +82,11 @@ def plan(
     """Plan an initialisation and a learning rate for every parameter of a network."""
     if (target is None) == (code is None):
         raise InputError("give either a target ('file.py:function') or --code, such as: evenstep plan --code 2_12_112")
-    options: dict[str, Any] = {"rule": rule, "init": init, "optimizer": optimizer, "base": base}
+    given = _given(context)
+    if target is not None and given:
+        raise InputError(f"{given[0]} is for networks given by --code; with the target '{target}' leave it out")
+    found = None if base is None else load_base(base)
+    options: dict[str, Any] = {"rule": rule, "init": init, "optimizer": optimizer, "base": found}
     if target is not None:
         from evenstep.module import plan as plan_module
 
@@ -96,6 +110,13 @@ def plan(
         base_kernel_size=base_kernel_size,
     )
     assert code is not None
+    if found is not None and not isinstance(found, float):
+        if own := [name for name in given if name.startswith("--base-")]:
+            raise InputError(
+                f"{own[0]} describes a base, and the search in '{base}' has its own; leave out one of them"
+            )
+        searched = found.graph
+        chosen = _Space(chosen.target, lambda: searched)
     if code == "-":
         if out is not None:
             raise InputError(f"--out is '{out}', for one plan; with --code - leave it out, every line prints its own")
@@ -121,6 +142,12 @@ def _stream(space: _Space, options: dict[str, Any]) -> None:
             shown = {"code": code, "line": number, "error": str(error)}
         with any_digits():
             print(json.dumps(shown), flush=True)
+
+
+def _given(context: typer.Context) -> list[str]:
+    """Return the options for codes that the user has written, as they are written."""
+    sources = {name: context.get_parameter_source(name) for name in _FOR_CODES}
+    return [f"--{n.replace('_', '-')}" for n, source in sources.items() if source and source.name != "DEFAULT"]
 
 
 def _compact(code: str, made: Plan) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from evenstep.cli.json_text import require_json
 from evenstep.errors import InputError
 
 
@@ -40,12 +41,29 @@ def report(
     parts: list[Part] = []
     for name in run_or_plan:
         if name == "-":
-            parts.append(part_of_text(sys.stdin.read(), name="", where="standard input"))
-        else:
+            text = sys.stdin.read()
+            require_json(text, "standard input")
+            parts.append(part_of_text(text, name="", where="standard input"))
+            continue
+        try:
             parts.extend(read(Path(name), run=run))
+        except InputError:
+            _require_json(Path(name))
+            raise
     write_page(render(parts, title=title), output)
     if as_json:
         kinds = [type(part).__name__.removesuffix("Part").lower() for part in parts]
         print(json.dumps({"report": str(output), "parts": kinds}))
     else:
         print(f"report: {output}")
+
+
+def _require_json(path: Path) -> None:
+    """Say that a file is damaged JSON, where it is; what else is wrong with it, others say."""
+    if not path.is_file():
+        return
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return
+    require_json(text, f"'{path}'")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from evenstep.cli.base import search_to_dict
 from evenstep.cli.data import load_data
-from evenstep.cli.target import load_function
+from evenstep.cli.picture import drawing, require_picture
+from evenstep.cli.target import load_maker
 from evenstep.errors import InputError
 
 
@@ -34,7 +36,9 @@ def search(
     store: Annotated[Path | None, typer.Option(help="File to write finished copies to, and to go on from.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Insist that the store knows this search.")] = False,
     picture: Annotated[Path | None, typer.Option(help="Where to draw the loss over the learning rate.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, which evenstep plan --base takes.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Search the largest learning rate with the smallest training loss."""
@@ -42,10 +46,12 @@ def search(
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    from evenstep.search import Progress, search_lr
-
     if resume and store is None:
         raise InputError("--resume needs the store to go on from; give --store FILE")
+    if picture is not None:
+        require_picture(picture)
+    from evenstep.search import Progress, search_lr  # here: torch takes seconds, and wrong options are said before
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True, quiet=quiet), transient=True) as bar:
         task = bar.add_task("searching", total=None)
@@ -56,7 +62,7 @@ def search(
             bar.update(task, completed=progress.done, total=progress.total, description=what)
 
         found = search_lr(
-            load_function(target, returns="a model"),
+            load_maker(target, returns="a model"),
             load_data(data),
             engine=engine,  # type: ignore[arg-type]
             optimizer=optimizer,  # type: ignore[arg-type]
@@ -74,14 +80,16 @@ def search(
     if picture is not None:
         from evenstep.report.search import draw_search
 
-        draw_search(found, picture)
+        with drawing(picture):
+            draw_search(found, picture)
     if as_json:
-        losses = [[loss if math.isfinite(loss) else None for loss in seeds] for seeds in found.losses]
-        fields: dict[str, Any] = {"best": found.best, "bracket": found.bracket, "estimate": found.estimate}
-        fields |= {"interval": found.interval, "status": found.status, "grid": found.grid, "losses": losses}
-        print(json.dumps(fields))
+        print(json.dumps(search_to_dict(found)))
         return
     print(f"best learning rate {found.best:.4g}, between {found.bracket[0]:.4g} and {found.bracket[1]:.4g}")
+    if found.estimate:
+        print(f"estimate {found.estimate:.4g}, the minimum of a parabola: plans start from it, not from the best")
+    else:
+        print("no estimate: plans start from the best")
     if found.interval:
         print(f"the seeds' own best rates: {found.interval[0]:.4g} to {found.interval[1]:.4g} (95%)")
     for rate, loss in zip(found.grid, found.mean_losses, strict=True):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import sysconfig
+import textwrap
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,13 +34,30 @@ def load_function(target: str, *, returns: str) -> Callable[..., Any]:
     if not callable(make):
         raise InputError(f"'{place}' has no function '{name}'; name one that returns {returns}")
 
-    def called(*arguments: Any) -> Any:
+    def called(*arguments: Any, **named: Any) -> Any:
         try:
-            return make(*arguments)
+            return make(*arguments, **named)
         except Exception as error:
-            raise _failed(target, error) from error
+            raise _failed(target, error, (*arguments, *named.values())) from error
 
-    return called
+    # No more than the signature: a class has much that a function should not.
+    return update_wrapper(called, make, assigned=(), updated=())
+
+
+def load_maker(target: str, *, returns: str) -> Callable[..., Any]:
+    """Return the function that a target names; what it returns has to be a module."""
+    make = load_function(target, returns=returns)
+
+    def checked(*arguments: Any, **named: Any) -> Any:
+        from torch import nn  # here: torch takes seconds, and wrong targets are said before
+
+        model = make(*arguments, **named)
+        if isinstance(model, nn.Module):
+            return model
+        alone = " alone, without example inputs" if isinstance(model, tuple) else ""
+        raise InputError(f"'{target}' returned {type(model).__name__}; return a torch.nn.Module{alone}")
+
+    return update_wrapper(checked, make, assigned=(), updated=())
 
 
 def _load(place: str, target: str) -> ModuleType:
@@ -65,12 +85,22 @@ def _load(place: str, target: str) -> ModuleType:
         raise _failed(target, error) from error
 
 
-def _failed(target: str, error: Exception) -> InputError:
-    """Say in one line where the user's own code raised."""
+def _failed(target: str, error: Exception, arguments: Sequence[Any] = ()) -> InputError:
+    """Say in one line where the user's own code raised, and what it was called with."""
     if isinstance(error, SyntaxError):
         file, line = error.filename or "", error.lineno
     else:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        frame = ([one for one in frames if _is_own(one.filename)] or frames)[-1]
         file, line = frame.filename, frame.lineno
-    said = " ".join(str(error).split())
-    return InputError(f"'{target}' raised {type(error).__name__} at {Path(file).name}:{line}: {said}; mend it there")
+    said = textwrap.shorten(str(error), 300, placeholder=" ...")
+    given = f" called with {', '.join(map(repr, arguments))}" if arguments else ""
+    remedy = "mend it there, or call it with another value" if arguments else "mend it there"
+    return InputError(f"'{target}'{given} raised {type(error).__name__} at {Path(file).name}:{line}: {said}; {remedy}")
+
+
+def _is_own(file: str) -> bool:
+    """Return whether a file is the user's: not Python's, not an installed package's, not ours."""
+    paths = sysconfig.get_paths()
+    others = [Path(paths[key]) for key in ("stdlib", "purelib", "platlib")] + [Path(__file__).parents[1]]
+    return not file.startswith("<") and not any(Path(file).is_relative_to(folder) for folder in others)

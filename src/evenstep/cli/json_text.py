@@ -1,0 +1,26 @@
+"""Tell damaged JSON from files of another kind."""
+
+from __future__ import annotations
+
+import json
+
+from evenstep.errors import InputError
+from evenstep.rules.plan import any_digits
+
+
+def require_json(text: str, where: str) -> None:
+    """Refuse a text that is empty, or that begins as JSON and is none; `where` is what the error calls it."""
+    if not text.strip():
+        raise InputError(f"{where} is empty and not valid JSON; write it again with the command it came from")
+    if text.lstrip()[0] not in "{[":
+        return
+    try:
+        with any_digits():
+            json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{where} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}), perhaps cut off; "
+            "write it again with the command it came from"
+        ) from None
+    except RecursionError:
+        return

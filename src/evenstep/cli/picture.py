@@ -1,0 +1,37 @@
+"""Refuse a picture that cannot be drawn before anything is trained for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from evenstep.errors import InputError
+
+
+def require_place(path: Path, what: str) -> None:
+    """Refuse a file for `what`, the option's name, whose folder is not there or that is a folder itself."""
+    if not path.parent.is_dir():
+        raise InputError(f"there is no folder '{path.parent}' for the {what}; make it, or give another --{what}")
+    if path.is_dir():
+        raise InputError(f"the {what} is '{path}', a folder; give a file as --{what}")
+
+
+def require_picture(path: Path) -> None:
+    """Refuse a picture whose folder is not there, or whose name ends in a format that cannot be drawn."""
+    require_place(path, "picture")
+    from matplotlib.backend_bases import FigureCanvasBase  # here: it takes a second, and few ask for a picture
+
+    if path.suffix and path.suffix[1:].lower() not in FigureCanvasBase.get_supported_filetypes():
+        raise InputError(f"the picture is '{path}', of a format that is not known; end it in .png, .pdf or .svg")
+
+
+@contextmanager
+def drawing(path: Path) -> Iterator[None]:
+    """Say in one line that a picture could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"the picture cannot be written to '{path}': {error.strerror}; give another --picture"
+        ) from None
