@@ -22,7 +22,8 @@ def train(rank: int, world: int, folder: str, steps: int) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     inputs, targets = data()
     model = Residual()
-    plan = es.plan(model, inputs[:2], base=0.2, optimizer="momentum")  # before sharding: a sharded module cannot be read
+    # Before sharding: a sharded module cannot be read.
+    plan = es.plan(model, inputs[:2], base=0.2, optimizer="momentum")
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)

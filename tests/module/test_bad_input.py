@@ -265,6 +265,12 @@ class Answer:
     logits: Tensor
 
 
+class LeavesTorch(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(torch.from_numpy(x.numpy()))  # the culprit
+        return y
+
+
 class ReturnsADataclass(Base):
     def forward(self, x: Tensor) -> Answer:
         return Answer(self.layer(x))
@@ -284,6 +290,54 @@ class RepeatsOnData(Base):
             lambda x: x.sum() < 3, lambda x: (torch.relu(self.layer(x)),), (x,)
         )[0]
         return out
+
+
+def test_a_forward_that_leaves_torch_is_told_so() -> None:
+    message = message_of(es.TraceError, lambda: es.plan(LeavesTorch(), X))
+    file, line = culprit(LeavesTorch)
+    for part in ("LeavesTorch", "hands a tensor to numpy", f"{file}:{line}", "torch's own operators"):
+        assert part in message
+    assert "give inputs" not in message
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_code_is_told_so() -> None:
+    script: Any = torch.jit.script(nn.Linear(4, 4))
+    traced: Any = torch.jit.trace(nn.Linear(4, 4), X)  # type: ignore[no-untyped-call]
+    whole, held = "is a ScriptModule", "holds a ScriptModule, '1'"
+    for model, what in ((script, whole), (traced, whole), (nn.Sequential(nn.ReLU(), script), held)):
+        message = message_of(es.TraceError, partial(es.plan, model, X))
+        for part in (what, "plan the plain module"):
+            assert part in message
+        assert "give inputs" not in message
+
+
+@pytest.mark.parametrize("act", [es.plan, es.trace])
+def test_inputs_and_module_swapped(act: Any) -> None:
+    message = message_of(es.InputError, lambda: act(X, nn.Linear(4, 4)))
+    for part in ("the model is Tensor", "example_inputs is Linear", "give the module first"):
+        assert part in message
+
+
+def test_plan_and_module_swapped() -> None:
+    model = nn.Linear(4, 4)
+    plan: Any = es.plan(model, X, base=0.1)
+    calls: list[Any] = [es.initialize_, es.param_groups]
+    for act in calls:
+        message = message_of(es.InputError, partial(act, plan, model))
+        for part in ("the model is Plan", "the plan is Linear", "give the module first"):
+            assert part in message
+        assert "the model is dict; give the torch.nn.Module" in message_of(es.InputError, partial(act, {}, plan))
+        assert "the plan is float; give what evenstep.plan" in message_of(es.InputError, partial(act, model, 0.1))
+
+
+def test_a_module_with_nothing_to_train() -> None:
+    assert "the network has no parameters" in message_of(es.InputError, lambda: es.plan(nn.ReLU(), X))
+    frozen = nn.Linear(4, 4).requires_grad_(False)
+    message = message_of(es.InputError, lambda: es.plan(frozen, X))
+    for part in ("nothing to plan: 'weight' and all else the network holds is fixed", "requires_grad_()"):
+        assert part in message
+    assert len(es.trace(frozen, X).parameters) == 2  # its graph can be read all the same
 
 
 def test_outputs_of_a_type_export_does_not_know() -> None:

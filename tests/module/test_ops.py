@@ -222,3 +222,57 @@ def test_a_handler_must_be_callable() -> None:
 def test_on_unknown_takes_two_values() -> None:
     with pytest.raises(es.InputError, match=r"on_unknown is 'skip'.*raise.*identity"):
         es.trace(Custom(), X, on_unknown="skip")  # type: ignore[arg-type]
+
+
+class Scaled(nn.Module):
+    """Three layers, the operator behind the first, and what it makes multiplied by a factor written out."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = ramp(self.first(x))
+        x = x if self.factor == 1.0 else self.factor * x
+        logits: Tensor = self.last(torch.relu(self.second(x)))
+        return logits
+
+
+EDGES = [("activation", "relu"), ("norm", None), ("rms_norm", None), ("maximum", None), ("identity", None)]
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.1, -3.0])
+@pytest.mark.parametrize(("op", "activation"), EDGES)
+def test_an_amplitude_counts_as_a_factor_written_out_does(op: str, activation: str | None, factor: float) -> None:
+    def handler(call: Call, amplitude: float) -> Outcome:
+        edge = Incoming(call.signals()[0], op, depth=1, activation=activation, window=4, amplitude=amplitude)
+        return Outcome((edge,))
+
+    es.register_op(RAMP, lambda call: handler(call, 1.0))
+    plain, written = es.plan(Scaled(), X), es.plan(Scaled(factor), X)
+    es.register_op(RAMP, lambda call: handler(call, factor))
+    taught = es.plan(Scaled(), X)
+    assert [p.std for p in taught.parameters] == pytest.approx([p.std for p in written.parameters])
+    assert taught.lr_scale == pytest.approx(written.lr_scale)
+    first, second = (taught[name].std / plain[name].std for name in ("first.weight", "second.weight"))
+    assert first * second == pytest.approx(1 / abs(factor), rel=1e-6)
+
+
+def test_an_amplitude_weighs_one_summand_among_others() -> None:
+    def handler(amplitude: float) -> es.ops.Handler:
+        return lambda call: Outcome(
+            (
+                Incoming(call.signals()[0], "activation", depth=1, activation="relu", amplitude=amplitude),
+                Incoming(call.signals()[0]),
+            )
+        )
+
+    moments = []
+    for amplitude in (0.0, 2.0):
+        es.register_op(RAMP, handler(amplitude))
+        plan = es.plan(Scaled(), X)
+        (moment,) = (v.second_moment for v in plan.vertices if v.name == "ramp")
+        moments.append(moment)
+    # z alone, and z + 2 relu(z), the activation counted as a field of its own but for its mean.
+    assert moments == pytest.approx([1.0, 1.0 + 4 * 0.5])

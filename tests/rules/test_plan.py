@@ -428,14 +428,61 @@ def test_a_plan_is_read_by_name() -> None:
         plan["stem.wieght"]
 
 
-def test_a_printed_plan_shows_every_parameter_with_its_reason() -> None:
-    plan = plan_graph(dag_mlp_graph("2_12"), base=0.25)
-    lines = str(plan).splitlines()
-    assert "0.25" in lines[0]
-    assert "'weighted'" in lines[0]
-    for parameter, line in zip(plan.parameters, lines[2:], strict=True):
-        assert line.startswith(parameter.name)
-        assert line.endswith(parameter.reason)
+@pytest.mark.parametrize("base", [0.25, None])
+def test_a_printed_plan_has_a_line_for_every_parameter_and_says_what_they_share_once(base: float | None) -> None:
+    plan = plan_graph(dag_cnn_graph("2_12", norm="batch", image_size=8), base=base)
+    head, shared, titles, *lines = str(plan).splitlines()
+    for part in ("'weighted'", "'conserve'", "'sgd'", "factors only" if base is None else "0.25"):
+        assert part in head
+    for factor in plan.factors:
+        assert f"{factor.name} {factor.value:.4g} ({factor.why})" in shared
+    assert titles.split()[:4] == ["parameter", "shape", "std", "lr_scale" if base is None else "lr"]
+    assert max(map(len, (head, shared, *lines))) <= 100
+    for p, line in zip(plan.parameters, lines, strict=True):
+        rate = p.lr_scale if base is None else base * p.lr_scale
+        assert line.split()[:4] == [p.name, "x".join(map(str, p.shape)), f"{p.std:.4g}", f"{rate:.4g}"]
+        assert ("width" in line) == ("width" in p.reason)
+        assert ("starts at 1" in line) == (p.role == "gain")
+        assert "topology" not in line
+        assert "kernel" not in line
+    assert str(Plan.from_json(plan.to_json())) == str(plan)
+
+
+def test_a_printed_plan_shows_notes_and_what_is_kept() -> None:
+    parameters = [Parameter("w", "weight", (4, 4)), Parameter("loose", "raw", (2,), measured=2.0, note="not used")]
+    graph = Graph.build(
+        [Vertex("x"), Vertex("y")],
+        [Edge("x", "y", "weight", parameters=("w",), fan_in=4, fan_out=4)],
+        inputs="x",
+        outputs="y",
+        parameters=parameters,
+    )
+    assert str(plan_graph(graph)).splitlines()[-1].split()[:3] == ["loose", "2", "kept"]
+    assert str(plan_graph(graph)).endswith("  not used")
+
+
+# Nothing to plan
+
+
+def test_a_network_with_nothing_to_train_is_refused() -> None:
+    ends = {"inputs": "x", "outputs": "y"}
+    weight = Edge("x", "y", "weight", parameters=("w",))
+    frozen = Graph.build(
+        [Vertex("x"), Vertex("y")], [weight], parameters=[Parameter("w", "weight", trainable=False)], **ends
+    )
+    with pytest.raises(InputError, match=r"'w' and all else the network holds is fixed; call requires_grad_\(\)"):
+        plan_graph(frozen)
+    with pytest.raises(InputError, match="the network has no parameters"):
+        plan_graph(Graph.from_edges([("x", "y", "skip")]))
+    assert plan_graph(Graph.from_edges([("x", "y", "weight")])).parameters == ()  # a topology alone has factors
+
+
+def test_what_is_no_graph_is_refused() -> None:
+    bad: Any = "2_12"
+    with pytest.raises(InputError, match=r"graph is str; give a Graph, which evenstep.trace"):
+        plan_graph(bad)
+    with pytest.raises(InputError, match=r"base_graph is str; give a Graph"):
+        plan_graph(dag_mlp_graph("2"), base_graph=bad)
 
 
 # Bad input

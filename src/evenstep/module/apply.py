@@ -77,6 +77,7 @@ def param_groups(model: nn.Module, plan: Plan, *, lr: float | None = None, **opt
 
     A group has `params`, a real `lr`, a `name` and whatever `options` were given (such as `weight_decay`).
     """
+    require_module_and_plan(model, plan)
     base = plan.base if lr is None else lr
     if base is None:
         raise PlanError("the plan holds factors only; give the base's learning rate: plan.param_groups(model, lr=...)")
@@ -101,6 +102,7 @@ def param_groups(model: nn.Module, plan: Plan, *, lr: float | None = None, **opt
 
 def matched(model: nn.Module, plan: Plan) -> list[tuple[ParameterPlan, nn.Parameter]]:
     """Pair every parameter plan with its parameter; a plan for another model raises."""
+    require_module_and_plan(model, plan)
     own = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
     planned = {p.name: p for p in plan.parameters}
     kind = type(unwrapped(model)).__name__
@@ -124,6 +126,19 @@ def matched(model: nn.Module, plan: Plan) -> list[tuple[ParameterPlan, nn.Parame
                 "in the plan; plan this very model"
             )
     return [(planned[name], own[name]) for name in planned]
+
+
+def require_module_and_plan(model: object, plan: object) -> None:
+    """Refuse anything but a module and a plan, in this order."""
+    if isinstance(model, Plan) and isinstance(plan, nn.Module):
+        raise InputError(
+            f"the model is Plan and the plan is {type(plan).__name__}; the two are swapped: give the module first, "
+            "then its plan"
+        )
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is {type(model).__name__}; give the torch.nn.Module that was planned")
+    if not isinstance(plan, Plan):
+        raise InputError(f"the plan is {type(plan).__name__}; give what evenstep.plan(model, example_inputs) returns")
 
 
 def _listed(what: str, names: list[str]) -> str:

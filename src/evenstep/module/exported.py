@@ -117,6 +117,18 @@ def _explained(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], 
     where = _users_line(error)
     text = f"{type(error).__name__} {error}".lower()
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            what = f"{kind} holds a ScriptModule, '{name}'" if name else f"{kind} is a ScriptModule"
+            return TraceError(
+                f"{what}, and compiled code cannot be read as a graph; plan the plain module it was made from, and "
+                "compile that after initialize_"
+            )
+    if "numpy() is not supported" in text:
+        return TraceError(
+            f"{kind} cannot be read as a graph: it hands a tensor to numpy{where}, and what happens there is not seen; "
+            "use torch's own operators, or plan the parts on either side of it"
+        )
     if any(mark in text for mark in _DATA_DEPENDENT):
         dropped = ", or call eval() first if it drops layers at random" if model.training else ""
         return TraceError(

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import SGD, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 
 from evenstep.errors import PlanError
-from evenstep.module.apply import matched
+from evenstep.module.apply import matched, require_module_and_plan
 from evenstep.rules.plan import Plan
 
 _ADAMS = (Adam, AdamW, NAdam, RAdam, Adamax)
@@ -28,6 +28,7 @@ def check_groups(model: nn.Module, plan: Plan, optimizer: Optimizer) -> float:
     >>> check_groups(net, planned, torch.optim.SGD(planned.param_groups(net)))
     0.1
     """
+    require_module_and_plan(model, plan)
     _require_kind(plan, optimizer)
     rates = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
     pairs = [(planned, rates.get(id(parameter))) for planned, parameter in matched(model, plan)]

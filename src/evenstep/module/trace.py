@@ -47,6 +47,8 @@ OnUnknown = Literal["raise", "identity"]
 _PRECEDENCE = {"weight": 0, "gain": 1, "bias": 2, "raw": 3}
 # Operators that run a graph inside as it stands; others with graphs inside (cond, while_loop) choose and repeat.
 _TRANSPARENT = ("wrap_with_set_grad_enabled", "wrap_with_autocast", "wrap", "tag_activation_checkpoint")
+# Edges that set the size of what they bring themselves: a factor on it is an edge of its own.
+_OWN_SIZE = ("activation", "norm", "rms_norm", "maximum")
 OUTSIDE = "outside the theory"
 NOT_USED = "not used"
 
@@ -72,6 +74,9 @@ def trace(
     if on_unknown not in ("raise", "identity"):
         raise InputError(f"on_unknown is '{on_unknown}'; choose 'raise' or 'identity'")
     if not isinstance(model, nn.Module):
+        if isinstance(example_inputs, nn.Module):
+            given = f"the model is {type(model).__name__} and example_inputs is {type(example_inputs).__name__}"
+            raise InputError(f"{given}; the two are swapped: give the module first, then its inputs")
         raise InputError(f"the model is {type(model).__name__}; give a torch.nn.Module")
     args, kwargs = split_inputs(example_inputs, example_kwargs)
     model = unwrapped(model)
@@ -316,10 +321,14 @@ class _Tracer:
         for edge in outcome.incoming:
             if edge.op == "unknown":
                 self.drawing.operator_of[len(self.drawing.edges)] = op_name(node.target)
+            target, amplitude = vertex, edge.amplitude
+            if amplitude != 1.0 and edge.op in _OWN_SIZE and outcome.merge == "sum":
+                target, amplitude = self.drawing.vertex(vertex), 1.0
+                self.drawing.edges.append(Edge(target, vertex, "identity", amplitude=edge.amplitude))
             self.drawing.edges.append(
                 Edge(
                     edge.signal.vertex,
-                    vertex,
+                    target,
                     edge.op,
                     parameters=edge.parameters,
                     fan_in=edge.fan_in,
@@ -327,7 +336,7 @@ class _Tracer:
                     kernel_size=edge.kernel_size,
                     depth=edge.depth,
                     gain=edge.gain,
-                    amplitude=edge.amplitude,
+                    amplitude=amplitude,
                     activation=edge.activation,
                     window=edge.window,
                 )

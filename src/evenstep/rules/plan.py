@@ -30,6 +30,11 @@ def any_digits() -> Iterator[None]:
         sys.set_int_max_str_digits(limit)
 
 
+def said_of(factors: tuple[Factor, ...]) -> str:
+    """Return factors in words, each with its reason."""
+    return " x ".join(f"{factor.name} {factor.value:.4g} ({factor.why})" for factor in factors)
+
+
 @dataclass(frozen=True, slots=True)
 class ParameterPlan:
     """Give one parameter its start and its pace.
@@ -89,15 +94,26 @@ class Plan:
         raise PlanError(f"the plan has no parameter '{name}'; it has {len(self.parameters)}, such as {self._some()}")
 
     def __str__(self) -> str:
-        """Return a table: what each parameter got and why."""
+        """Return a table: what all parameters share, then what each got; `plan[name].reason` says why in full."""
         base = "factors only" if self.base is None else f"base learning rate {self.base:g}"
         head = f"Plan by rule '{self.rule}', init '{self.init}', optimizer '{self.optimizer}', {base}"
-        width = max((len(p.name) for p in self.parameters), default=4)
-        lines = [head, f"{'parameter':<{width}}  {'std':>9}  {'lr_scale':>9}  reason"]
+        rows = [("parameter", "shape", "std", "lr_scale" if self.base is None else "lr", "of its own")]
         for p in self.parameters:
             std = "kept" if p.kept else f"{p.std:.4g}"
-            lines.append(f"{p.name:<{width}}  {std:>9}  {p.lr_scale:>9.4g}  {p.reason}")
-        return "\n".join(lines)
+            rate = p.lr_scale if self.base is None else self.base * p.lr_scale
+            rows.append((p.name, "x".join(map(str, p.shape)), std, f"{rate:.4g}", self._own(p)))
+        i, j, k, m = (max(len(row[column]) for row in rows) for column in range(4))
+        lines = [f"{a:<{i}}  {b:<{j}}  {c:>{k}}  {d:>{m}}  {e}".rstrip() for a, b, c, d, e in rows]
+        return "\n".join([head, f"All rates: {said_of(self.factors)}", *lines])
+
+    def _own(self, parameter: ParameterPlan) -> str:
+        """Return what of a parameter's reason is its own: notes, its width factor, a start other than 0."""
+        note, found, rest = parameter.reason.partition(f"lr: {said_of(self.factors)}")
+        if not found:
+            return parameter.reason
+        width = rest.partition("; init: ")[0].removeprefix(" x ")
+        start = f"starts at {parameter.mean:g}" if parameter.mean else ""
+        return "; ".join(part for part in (note.removesuffix("; "), width, start) if part)
 
     def param_groups(self, model: Any, *, lr: float | None = None, **options: Any) -> list[dict[str, Any]]:
         """Return ordinary optimiser groups of a torch module: each a real `lr` and a `name`, equal rates merged.

@@ -17,7 +17,7 @@ from evenstep.rules.baselines import Constant, Mup
 from evenstep.rules.initialisation import INITS, Init
 from evenstep.rules.network import OPTIMIZERS, Factor, Network, Optimizer, Rule
 from evenstep.rules.paths import Paths
-from evenstep.rules.plan import ParameterPlan, Plan, VertexPlan
+from evenstep.rules.plan import ParameterPlan, Plan, VertexPlan, said_of
 from evenstep.rules.roles import Place
 from evenstep.rules.weighted import Weighted
 from evenstep.rules.width import groups, hidden_width, kernel_taps, width_factor
@@ -59,8 +59,12 @@ def plan_graph(
         raise InputError(f"init is '{init}'; choose one of {', '.join(INITS)}")
     if optimizer is not None and optimizer not in OPTIMIZERS:
         raise InputError(f"optimizer is '{optimizer}'; choose one of {', '.join(OPTIMIZERS)}")
+    _require_graph("graph", graph)
     rate, base_graph = _base(base, base_graph)
+    if base_graph is not None:
+        _require_graph("base_graph", base_graph)
     _require_like(base, chosen)
+    _require_trainable(graph)
     kind = _optimizer(base, optimizer)
     with _collector_paused():
         return _planned(graph, chosen, init, kind, rate, base_graph)
@@ -153,6 +157,26 @@ def _optimizer(base: BaseSearch | float | None, asked: Optimizer | None) -> Opti
     return asked or searched or "sgd"
 
 
+def _require_graph(name: str, graph: object) -> None:
+    if not isinstance(graph, Graph):
+        raise InputError(
+            f"{name} is {type(graph).__name__}; give a Graph, which evenstep.trace(model, example_inputs) reads from a "
+            "module"
+        )
+
+
+def _require_trainable(graph: Graph) -> None:
+    """Refuse a network without anything to train; weights that name no parameters stand for ones that are."""
+    if any(p.trainable for p in graph.parameters) or any(e.has_weight and not e.parameters for e in graph.edges):
+        return
+    if graph.parameters:
+        raise InputError(
+            f"there is nothing to plan: '{graph.parameters[0].name}' and all else the network holds is fixed; call "
+            "requires_grad_() on what is to be trained before the plan"
+        )
+    raise InputError("there is nothing to plan: the network has no parameters; give one that has")
+
+
 def _base(base: BaseSearch | float | None, base_graph: Graph | None) -> tuple[float | None, Graph | None]:
     if base is None:
         return None, base_graph
@@ -184,7 +208,7 @@ class _Writer:
     ) -> None:
         self.network, self.width, self.optimizer = network, width, optimizer
         self.scale = math.prod(factor.value for factor in factors)
-        self.said = " x ".join(_say(factor) for factor in factors)
+        self.said = said_of(factors)
         self.std, self.why = network.initialisation.std, network.initialisation.why
         self.keep = network.init == "keep"
         self.edges = network.live.edges
@@ -241,11 +265,7 @@ class _Writer:
         found = self.rates.get(key)
         if found is None:
             factor = width_factor(*key[:3], self.width, self.optimizer, groups=key[3])
-            found = self.rates[key] = (self.scale * factor.value, f"{self.said} x {_say(factor)}")
+            found = self.rates[key] = (self.scale * factor.value, f"{self.said} x {said_of((factor,))}")
         if edge.op != "recurrent":  # whose weights differ in what they read
             self.rate_of_edge[position] = found
         return found
-
-
-def _say(factor: Factor) -> str:
-    return f"{factor.name} {factor.value:.4g} ({factor.why})"
