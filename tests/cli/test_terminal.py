@@ -15,7 +15,7 @@ import pytest
 from evenstep.cli.app import app
 from evenstep.cli.measuring import bar
 from evenstep.errors import InputError
-from evenstep.study.transfer.benchmark import Progress
+from evenstep.study.progress import Progress
 from tests.cli.command import Run
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|38;[\d;]+|9[0-7])m")

@@ -95,6 +95,11 @@ def test_the_tables_hold_the_records_figures() -> None:
     assert text.endswith("having no answer: gone.")
 
 
+def test_a_family_knows_what_its_losses_were_measured_in() -> None:
+    places = (Origin("a GPU", "2.0", "abc", "tf32"), Origin("b", "2.0", "abc", "bfloat16"), Origin("c", "2.0", "", ""))
+    assert replace(result(), origins=places).precision == "bfloat16 and tf32"
+
+
 def test_every_table_is_whole() -> None:
     for text in (markdown(record()), markdown(record(calibrates=True))):
         for block in re.findall(r"(?:^\|.*\|\n?)+", text, flags=re.MULTILINE):

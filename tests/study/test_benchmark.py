@@ -19,8 +19,9 @@ from evenstep.search import LocalEngine
 from evenstep.search.engines.form import Form
 from evenstep.search.fleet import Outcome
 from evenstep.search.job import Copy, Data, Job
+from evenstep.study.progress import Progress
 from evenstep.study.transfer import benchmark
-from evenstep.study.transfer.benchmark import FamilyResult, Place, Progress, run
+from evenstep.study.transfer.benchmark import FamilyResult, Place, run
 from evenstep.study.transfer.families import Architecture, Family, Setting
 from evenstep.study.transfer.measure import DIVERGED, METHODS, SEARCHED, Curve, Measured, predictions
 from tests.study.small import FAMILY, SETTING, TRAINING

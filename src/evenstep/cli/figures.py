@@ -139,7 +139,7 @@ def _record(outcome: Outcome, scale: FigureScale, place: Place, training: Traini
         "scale": scale.name,
         "data": place.data_set,
         "training": asdict(training),
-        "precision": place.precision,
+        "precision": outcome.result.precision,
         "command": f"evenstep study {outcome.figure.name} --scale {scale.name}{options} --seeds {training.seeds}",
     }
     return as_record(config=config, results=outcome.to_dict())

@@ -98,7 +98,7 @@ class _Asked:
             "scale": self.scale.name,
             "data": self.scale.data,
             "training": asdict(self.training),
-            "precision": self.place.precision,
+            "precision": {result.family.name: result.precision for result in results},
             "families": [family.name for family in self.families],
             **({"networks": list(self.networks)} if self.networks else {}),
         }

@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from evenstep.report.table import markdown_table
 from evenstep.report.transfer import COLOURS, END, log_axes, shown
 from evenstep.study.figures.catalogue import FIGURES, PaperFigure
 from evenstep.study.figures.outcome import RULES, Outcome, spread_over_seeds
@@ -74,7 +75,7 @@ def at_one_rate(records: Mapping[str, Mapping[str, Any]]) -> str:
 def _table(rows: Sequence[Sequence[str]]) -> str:
     head = ["study", "networks", "paper's r", *(f"r, {meaning}" for meaning in RULES.values())]
     head += ["regret, paper's rule", "regret, ours", "n"]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows])
+    return markdown_table(head, rows)
 
 
 def _row(figure: PaperFigure, record: Mapping[str, Any] | None) -> Sequence[str]:

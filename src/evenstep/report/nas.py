@@ -13,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from evenstep.errors import InputError
+from evenstep.report.table import markdown_table
 from evenstep.study.nas.analysis import Gaps, TauPoint, pairwise_gaps, tau_curve
 from evenstep.study.nas.compare import Comparison
 
@@ -175,7 +176,7 @@ def markdown(record: Mapping[str, Any]) -> str:
     parts = [_section(one) for one in comparisons]
     run = {one["setting"]["data"] for one in comparisons}
     rows = [[title, "run" if name in run else "not run here"] for name, title in _TITLES.items()]
-    return "\n\n".join([_table(["data set", "recorded"], rows), *parts])
+    return "\n\n".join([markdown_table(["data set", "recorded"], rows), *parts])
 
 
 def with_table(page: str, table: str) -> str:
@@ -229,7 +230,7 @@ def _protocols(one: Mapping[str, Any]) -> str:
                 str(own["diverged"]),
             ]
         )
-    return _table(["protocol", "cells", "seeds", "rate of the base", "mean accuracy, %", "diverged"], rows)
+    return markdown_table(["protocol", "cells", "seeds", "rate of the base", "mean accuracy, %", "diverged"], rows)
 
 
 def _gains(one: Mapping[str, Any]) -> str:
@@ -249,7 +250,7 @@ def _gains(one: Mapping[str, Any]) -> str:
             ]
         )
     head = ["protocol", "against", "cells", "gain in points (95%)", "better / worse", "interval excludes zero"]
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def _taus(ranked: Sequence[Mapping[str, Any]]) -> str:
@@ -267,7 +268,7 @@ def _taus(ranked: Sequence[Mapping[str, Any]]) -> str:
             ]
         )
     head = ["protocol", "reference", "ranked by", *(f"top {share}%" for share in _SHOWN)]
-    return _table([*head, "seeds of the protocol", "seeds of the reference"], rows)
+    return markdown_table([*head, "seeds of the protocol", "seeds of the reference"], rows)
 
 
 def _gaps(ranked: Sequence[Mapping[str, Any]]) -> str:
@@ -277,7 +278,7 @@ def _gaps(ranked: Sequence[Mapping[str, Any]]) -> str:
         row = [f"`{versus['protocol']}`", f"`{versus['reference']}`"]
         rows.append([*row, *(f"{gaps[name]:.2f}" for gaps in (own, other) for name in ("mean", "median"))])
     head = ["protocol", "reference", "mean gap, points", "median", "the reference's mean gap", "median"]
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def _published(one: Mapping[str, Any]) -> str:
@@ -301,7 +302,7 @@ def _published(one: Mapping[str, Any]) -> str:
             ]
         )
     head = ["protocol", "cells", "mean absolute difference to the table", "mean difference", "Kendall's tau"]
-    return _table([*head, "tau of searches' picks", "places of search algorithms"], rows)
+    return markdown_table([*head, "tau of searches' picks", "places of search algorithms"], rows)
 
 
 def _tuned(tuned: Sequence[Mapping[str, Any]]) -> str:
@@ -310,7 +311,7 @@ def _tuned(tuned: Sequence[Mapping[str, Any]]) -> str:
         losses = ", ".join(f"{lr:.3g}: {'diverged' if loss is None else f'{loss:.3f}'}" for lr, loss in one["losses"])
         rows.append([f"`{one['protocol']}`", one["base"], str(one["epochs"]), losses])
     head = ["protocol", "base cell", "epochs", "mean training loss of the last epoch by rate"]
-    return "Base rates were searched on one cell:\n\n" + _table(head, rows)
+    return "Base rates were searched on one cell:\n\n" + markdown_table(head, rows)
 
 
 def _figure(figure: Mapping[str, float | None], *, sign: bool = False) -> str:
@@ -325,8 +326,3 @@ def _figure(figure: Mapping[str, float | None], *, sign: bool = False) -> str:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

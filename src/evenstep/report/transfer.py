@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from evenstep.errors import InputError
+from evenstep.report.table import markdown_table
 from evenstep.study.transfer.benchmark import FamilyResult
 
 COLOURS = {"constant": "#8a8a8a", "paths": "#c9702b", "paths+2": "#5f8f3e", "weighted": "#1b6ca8"}
@@ -88,9 +89,11 @@ def markdown(record: Mapping[str, Any]) -> str:
         parts.append("### Rivals, on the target itself\n\n" + _rivals(rivals))
     if widths := [one for one in families if one["drift"]]:
         rows = [[one["family"], shape, f"{octaves:.2f}"] for one in widths for shape, octaves in one["drift"].items()]
-        parts.append("### Drift of the searched rate over width\n\n" + _table(["family", "shape", "octaves"], rows))
+        parts.append(
+            "### Drift of the searched rate over width\n\n" + markdown_table(["family", "shape", "octaves"], rows)
+        )
     if lost := [(one["family"], name, status) for one in families for name, status in one["without_truth"].items()]:
-        parts.append("### Without a truth, and not counted\n\n" + _table(["family", "network", "search"], lost))
+        parts.append("### Without a truth, and not counted\n\n" + markdown_table(["family", "network", "search"], lost))
     if left_out := record["results"]["left_out"]:
         parts.append("Left out, the search of their base having no answer: " + ", ".join(left_out) + ".")
     return "\n\n".join(parts)
@@ -124,7 +127,7 @@ def alternatives(record: Mapping[str, Any]) -> str:
             for name in _ALTERNATIVES
         ]
         rows.append([one["title"].removesuffix(", conserve"), str(one["n"]), *found])
-    return _table(["networks", "n", *_ALTERNATIVES.values()], rows)
+    return markdown_table(["networks", "n", *_ALTERNATIVES.values()], rows)
 
 
 def longer(record: Mapping[str, Any]) -> str:
@@ -210,7 +213,7 @@ def _at_a_glance(families: Sequence[Mapping[str, Any]]) -> str:
             row.append("–" if figures is None else shown(figures["mean_regret"]) + _lost(figures["diverged"]))
         row.append(shown({"value": (one["best_constant"] or {}).get("mean_regret"), "low": None, "high": None}))
         rows.append(row)
-    return _table(["family", "n", *methods, "best constant, in hindsight"], rows)
+    return markdown_table(["family", "n", *methods, "best constant, in hindsight"], rows)
 
 
 def _twins(families: Sequence[Mapping[str, Any]]) -> str:
@@ -226,7 +229,7 @@ def _twins(families: Sequence[Mapping[str, Any]]) -> str:
         row += [shown(both["methods"]["weighted"]["mean_regret"], interval=True) for both in (one, other)]
         rows.append(row)
     head = ["family", "mean best loss, degree", "conserve", "mean regret of weighted, degree", "conserve"]
-    return _table(head, rows) if rows else ""
+    return markdown_table(head, rows) if rows else ""
 
 
 def _lost(diverged: int) -> str:
@@ -244,7 +247,7 @@ def _all_figures(families: Sequence[Mapping[str, Any]]) -> str:
             row += [shown(figures[name], 2) for name in ("pearson", "pearson_log", "kendall")]
             row += [shown(figures[name], 2) for name in ("median_error", "p90_error")]
             rows.append([*row, str(figures["diverged"]), f"{figures['target_steps']:.0f}"])
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def _rivals(families: Sequence[Mapping[str, Any]]) -> str:
@@ -256,13 +259,8 @@ def _rivals(families: Sequence[Mapping[str, Any]]) -> str:
             no_worse = f"{figures['weighted_no_worse']} of {one['n']}" if "weighted_no_worse" in figures else ""
             rows.append([*row, str(figures["diverged"]), no_worse, f"{figures['target_steps']:.0f}"])
     head = ["family", "rival", "mean loss above the best (95%)", "p90", "diverged", "`weighted` no worse"]
-    return _table([*head, "cost in target steps"], rows)
+    return markdown_table([*head, "cost in target steps"], rows)
 
 
 def _methods(families: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(method for one in families for method in one["methods"]))
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -28,7 +28,8 @@ from evenstep.study.nas.asking import (
 from evenstep.study.nas.captured import Outcome
 from evenstep.study.nas.ledger import Entry, Ledger, Run, Setting, key_of, read
 from evenstep.study.nas.protocols import Benchmark, ConstantTuned, Paper, Shape, Weighted
-from evenstep.study.nas.sweep import Place, Progress, data_set_in, train_group, tune
+from evenstep.study.nas.sweep import Place, data_set_in, train_group, tune
+from evenstep.study.progress import Progress
 from tests.data import made
 from tests.study.nas.tiny import DEAD, LIGHT, SETTING
 

@@ -17,8 +17,9 @@ from evenstep.search.cuda import Precision
 from evenstep.study.nas.ledger import Entry, Ledger, Run, Setting
 from evenstep.study.nas.muparam import Mup
 from evenstep.study.nas.protocols import Benchmark, ConstantTuned, Paper, Shape, TrainingProtocol, Weighted
-from evenstep.study.nas.sweep import Notify, Place, Progress, Tuned, data_set_in, sweep, tune
+from evenstep.study.nas.sweep import Place, Tuned, data_set_in, sweep, tune
 from evenstep.study.nas.training import Training
+from evenstep.study.progress import Notify, Progress
 
 PROTOCOLS: Mapping[str, Callable[[float], TrainingProtocol]] = MappingProxyType(
     {"benchmark": Benchmark, "constant-tuned": ConstantTuned, "paper": Paper, "weighted": Weighted, "mup": Mup}

@@ -23,20 +23,9 @@ from evenstep.study.nas.captured import Checkpoint, Outcome, train
 from evenstep.study.nas.ledger import Entry, Ledger, Run, Setting, key_of, treatment_of
 from evenstep.study.nas.protocols import BENCHMARK_LR, TrainingProtocol
 from evenstep.study.nas.training import Images, Lane
+from evenstep.study.progress import Notify, Progress
 
 _LOW, _HIGH = -8, 12  # quarter octaves either side of the benchmark's rate
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How a sweep stands: runs done and to do, and what has just happened."""
-
-    done: int
-    total: int
-    message: str
-
-
-Notify = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)

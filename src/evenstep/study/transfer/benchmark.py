@@ -26,6 +26,7 @@ from evenstep.search.engines.form import Form
 from evenstep.search.fleet import Outcome
 from evenstep.search.job import Copy, Data, Job
 from evenstep.study import statistics
+from evenstep.study.progress import Notify, Progress
 from evenstep.study.record import finite
 from evenstep.study.transfer.families import Architecture, Family, Setting
 from evenstep.study.transfer.ledger import Ledger, Origin
@@ -42,19 +43,6 @@ from evenstep.study.transfer.measure import (
     predictions,
 )
 from evenstep.study.transfer.rivals import Attempt
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How a benchmark stands: networks done and to do, bases among them, and what has just happened."""
-
-    done: int
-    total: int
-    message: str
-
-
-Notify = Callable[[Progress], None]
-
 
 LOADERS: Mapping[str, Callable[..., Split]] = {"cifar10": cifar10, "imagenet": imagenet}
 
@@ -114,6 +102,11 @@ class FamilyResult:
     def known(self) -> tuple[Measured, ...]:
         """The architectures whose truth is one: its optimum lies inside the grid."""
         return tuple(one for one in self.measured if one.true_lr is not None)
+
+    @property
+    def precision(self) -> str:
+        """What the losses were measured in, wherever that was; empty where nobody noted it."""
+        return " and ".join(sorted({origin.precision for origin in self.origins} - {""}))
 
     def summary(self) -> dict[str, dict[str, statistics.Figure]]:
         """Return every method's figures over the known architectures."""
@@ -361,4 +354,4 @@ def _measured(task: Task) -> Measured:
             torch.cuda.empty_cache()
 
 
-__all__ = ["METHODS", "FamilyResult", "Place", "Progress", "run"]
+__all__ = ["METHODS", "FamilyResult", "Place", "run"]
