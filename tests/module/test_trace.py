@@ -512,6 +512,24 @@ def test_parameters_on_no_path_are_planned_and_the_reason_says_so() -> None:
     assert torch.equal(model.state_dict()["forgotten.weight"], before["forgotten.weight"])
 
 
+def test_gates_that_start_closed_count_as_open() -> None:
+    class Gated(nn.Module):
+        def __init__(self, start: float) -> None:
+            super().__init__()
+            self.stem, self.branch, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+            self.gate = nn.Parameter(torch.full((8,), start))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.stem(x)
+            logits: Tensor = self.head(y + self.gate * self.branch(torch.relu(y)))
+            return logits
+
+    x = torch.zeros(2, 8)
+    scales = {start: es.plan(Gated(start), x).lr_scale for start in (1.0, 0.0, 1e-6, 0.005, 0.5)}
+    assert scales[0.0] == scales[1e-6] == scales[0.005] == pytest.approx(scales[1.0])
+    assert scales[0.5] > 1.01 * scales[1.0]  # half open, it carries less
+
+
 def test_frozen_parameters_are_left_out_and_their_measured_size_is_used() -> None:
     frozen = nn.Linear(64, 128).requires_grad_(False)
     model = nn.Sequential(frozen, nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4))

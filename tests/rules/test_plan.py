@@ -18,6 +18,7 @@ from evenstep.errors import InputError, PlanError
 from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
 from evenstep.graph.networks import Norm, Order
 from evenstep.rules import RULES, Init, Network, Optimizer, Paths, Plan, Weighted, chain_like, plan_graph
+from evenstep.rules.signal import FADING
 from evenstep.rules.width import groups, width_factor
 from evenstep.study.codes import branches_code
 from tests import reference
@@ -98,16 +99,27 @@ def test_paths_is_silent_where_no_path_has_an_activation() -> None:
 # Kernels
 
 
-@pytest.mark.parametrize("rule", ["paths", "weighted"])
 @pytest.mark.parametrize(("kernel", "base"), [(5, 3), (3, 5), (1, 3), (7, 7)])
-def test_the_rate_falls_with_the_kernel(rule: str, kernel: int, base: int) -> None:
+def test_the_paper_s_rate_falls_with_the_kernel(kernel: int, base: int) -> None:
     plan = plan_graph(
         dag_cnn_graph("2_22", kernel_size=kernel, image_size=8),
-        rule=rule,
+        rule="paths",
         base_graph=dag_cnn_graph("2_22", kernel_size=base, image_size=8),
     )
     assert factor(plan, "kernel") == pytest.approx(base / kernel)
     assert plan.lr_scale == pytest.approx(factor(plan, "topology") * base / kernel)
+
+
+@pytest.mark.parametrize(("depth", "kernel"), [(0, 3), (1, 5), (4, 1), (8, 7)])
+def test_a_convolution_counts_as_many_layers_as_its_kernel_is_long(depth: int, kernel: int) -> None:
+    # depth + 1 convolutions, the stem among them, and a readout.
+    plan = plan_graph(
+        dag_cnn_graph(reference.chain(depth) if depth else "1", kernel_size=kernel, image_size=8),
+        base_graph=dag_cnn_graph("2", kernel_size=3, image_size=8),
+    )
+    assert factor(plan, "topology") == pytest.approx(((2 + 2) / (depth + 1 + 2)) ** 1.5, rel=1e-4)
+    assert plan.lr_scale == pytest.approx(((2 * 3 + 2) / ((depth + 1) * kernel + 2)) ** 1.5, rel=1e-4)
+    assert plan.lr_scale == pytest.approx(factor(plan, "topology") * factor(plan, "kernel"))
 
 
 def test_without_convolutions_there_is_no_kernel_factor() -> None:
@@ -179,19 +191,6 @@ def test_copies_of_one_field_count_by_the_square_of_their_number() -> None:
     assert Weighted().score(network) ** 2 == pytest.approx(3**3 * (16 + 16 * 0.35))
 
 
-@pytest.mark.parametrize(("channels", "share"), [(3, 3 / 8), (1, 1 / 8), (8, 1.0), (64, 1.0)])
-def test_fields_of_an_input_layer_whose_rate_is_bounded_count_as_much_less(channels: int, share: float) -> None:
-    # 64 channels: an input layer counts as reading 8 at least.
-    copies = Network(dag_cnn_graph("1_10_100_1111", width=64, channels=channels), "conserve")
-    second = copies.initialisation.signal.vertices["4"].second_moment
-    assert Weighted().score(copies) ** 2 == pytest.approx(3**3 * (16 * share + second * 0.35))
-    # Twice the stem's field, and beside it a weight's, which no input layer made.
-    mixed = Network(dag_cnn_graph("1_10_112", width=64, channels=channels, kernel_size=1), "he")
-    at = mixed.initialisation.signal.vertices["3"]
-    shares = {1: 4 * 2 / (4 * 2 + 2), 2: 2 / (4 * 2 + 2)}
-    assert (at.copies, at.input_copies) == pytest.approx((4 * shares[1] + shares[2], 4 * shares[1]))
-
-
 def test_a_norm_ends_copies_and_size() -> None:
     network = Network(dag_mlp_graph("1_10_100_1111", norm="batch"), "degree")
     assert network.initialisation.signal.vertices["4.norm"].copies == pytest.approx(1.0)
@@ -215,7 +214,26 @@ def test_behind_a_norm_paths_count_by_their_share() -> None:
     assert shares.depths == pytest.approx((1 / 3, 1 / 3, 1 / 3), rel=1e-5)
     after = network.initialisation.signal.vertices["2.norm"]
     assert after.second_moment == pytest.approx(1.0)
-    assert after.depths == pytest.approx((1 / 3, 1 / 3, 1 / 3), rel=1e-5)
+    assert after.depths == pytest.approx([FADING**k / 3 for k in (1, 2, 3)], rel=1e-5)
+
+
+@pytest.mark.parametrize("depth", [1, 4, 20])
+def test_length_fades_behind_batch_norms_and_behind_no_others(depth: int) -> None:
+    code, length = reference.chain(depth), 0.0
+    for _ in range(depth):  # norm, activation and weight, over and over; then the last norm, activation and readout
+        length = FADING * length + 1
+    faded = Weighted().score(Network(dag_mlp_graph(code, norm="batch"), "degree"))
+    assert faded**2 == pytest.approx(1.35 * (FADING * length + 1 + 2) ** 3, rel=1e-4)
+    kept = Weighted().score(Network(dag_mlp_graph(code, norm="layer"), "degree"))
+    assert kept**2 == pytest.approx(1.35 * (depth + 1 + 2) ** 3, rel=1e-4)
+
+
+def test_behind_a_norm_parallel_branches_share_all() -> None:
+    for k, n in ((1, 4), (2, 4), (8, 2)):
+        network = Network(dag_mlp_graph(branches_code(k, n), norm="layer"), "conserve")
+        (head,) = network.roles.heads
+        assert network.initialisation.signal.shared[head.vertex] == pytest.approx(n, rel=1e-4)
+        assert Weighted().score(network) ** 2 == pytest.approx((n + 3) ** 3 * 1.35, rel=1e-4)
 
 
 @given(dag_codes(), st.sampled_from(("he", "degree")))

@@ -73,7 +73,8 @@ class Edge:
 
     `depth` counts the activations on the edge; `gain` is the share of second moment it passes on beside its weight
     and activation (1/`window` for an average, the part of a kernel's taps that meets no padding for a convolution,
-    the block's share of the width into a concat); `amplitude` multiplies a coherent copy.
+    the block's share of the width into a concat); `amplitude` multiplies a coherent copy; `over_batch` marks a norm
+    whose statistics are the batch's.
     """
 
     source: str
@@ -89,11 +90,22 @@ class Edge:
     activation: str | None = None
     activation_first: bool = True
     window: int = 1
+    over_batch: bool = False
+
+    @property
+    def length(self) -> float:
+        """What the edge adds to the length of a path: its activations, and a kernel of side k counts as k weights."""
+        return self.depth + (self.kernel_size - 1.0 if self.op == "weight" else 0.0)
 
     @property
     def has_weight(self) -> bool:
         """Say whether the edge multiplies by trained weights."""
         return self.op in ("weight", "recurrent")
+
+    @property
+    def normalises(self) -> bool:
+        """Say whether the edge resets the second moment of what it carries."""
+        return self.op in ("norm", "rms_norm")
 
     @property
     def activates_first(self) -> bool:

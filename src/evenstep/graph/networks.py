@@ -32,11 +32,12 @@ class _Sheet:
         self.edges.append(edge)
         return edge.target
 
-    def norm(self, source: str, target: str, name: str, width: int) -> str:
+    def norm(self, source: str, target: str, name: str, width: int, *, over_batch: bool = True) -> str:
         """Add a normalisation with a gain and a bias."""
         self.parameters.append(Parameter(f"{name}.weight", "gain", (width,)))
         self.parameters.append(Parameter(f"{name}.bias", "bias", (width,)))
-        return self.edge(Edge(source, target, "norm", parameters=(f"{name}.weight", f"{name}.bias")))
+        uses = (f"{name}.weight", f"{name}.bias")
+        return self.edge(Edge(source, target, "norm", parameters=uses, over_batch=over_batch))
 
     def graph(self) -> Graph:
         return Graph.build(
@@ -213,7 +214,7 @@ def _dag(
     sheet = _Sheet()
     layer.weight(sheet, "input", "0", "stem", (inputs, width), activation=None if pre else activation, first=False)
     last = str(wiring.vertex_count - 1)
-    read = dict(_normed(sheet, wiring, width)) if norm != "none" else {}
+    read = dict(_normed(sheet, wiring, width, over_batch=norm == "batch")) if norm != "none" else {}
     for edge in wiring.edges:
         source, target = str(edge.source), str(edge.target)
         if edge.op == "skip":
@@ -238,11 +239,12 @@ def _dag(
     return sheet.graph()
 
 
-def _normed(sheet: _Sheet, wiring: Wiring, width: int) -> Iterator[tuple[str, str]]:
+def _normed(sheet: _Sheet, wiring: Wiring, width: int, *, over_batch: bool) -> Iterator[tuple[str, str]]:
     """Add a norm behind every vertex that is read through an activation; yield (vertex, normed vertex)."""
     last = wiring.vertex_count - 1
     for number in sorted({e.source for e in wiring.edges if e.op == "weight"} | {last}):
-        yield str(number), sheet.norm(str(number), f"{number}.norm", f"norms.{number}", width)
+        name = f"norms.{number}"
+        yield str(number), sheet.norm(str(number), f"{number}.norm", name, width, over_batch=over_batch)
 
 
 def _pooled_readout(

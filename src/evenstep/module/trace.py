@@ -339,6 +339,7 @@ class _Tracer:
                     amplitude=amplitude,
                     activation=edge.activation,
                     window=edge.window,
+                    over_batch=edge.over_batch,
                 )
             )
         if outcome.scale != 1.0:

@@ -77,6 +77,7 @@ class Incoming:
     amplitude: float = 1.0
     activation: str | None = None
     window: int = 1
+    over_batch: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Protocol, get_args
 
@@ -51,6 +51,14 @@ class Network:
     def moments(self) -> PathMoments:
         """Exact path moments."""
         return path_moments(self.live)
+
+    @cached_property
+    def as_matrices(self) -> Network:
+        """The same network with every kernel counted as one of side 1: itself, where it has no convolutions."""
+        if not self.live.convolutions:
+            return self
+        edges = tuple(replace(edge, kernel_size=1.0) for edge in self.live.edges)
+        return Network(replace(self.live, edges=edges), self.init)
 
     @cached_property
     def kernel_size(self) -> float:

@@ -118,7 +118,8 @@ def chain_like(graph: Graph) -> Graph:
     used = Counter(edge.activation for edge in graph.edges if edge.activation and edge.depth and edge.op != "recurrent")
     common = [name for name, _ in used.most_common() if not name.startswith("softmax")]
     activation = common[0] if common else "relu"
-    norm: Norm = "batch" if any(edge.op in ("norm", "rms_norm") for edge in graph.edges) else "none"
+    norms = [edge for edge in graph.edges if edge.normalises]
+    norm: Norm = "none" if not norms else "batch" if any(edge.over_batch for edge in norms) else "layer"
     behind = Counter(edge.activation_first for edge in graph.edges if edge.has_weight and edge.activation)
     order: Order = "post" if norm == "none" and behind[False] > behind[True] else "pre"
     if graph.convolutions:

@@ -11,7 +11,6 @@ from evenstep.graph import Edge, Graph, Parameter
 Place = Literal["input", "hidden", "readout"]
 
 _WEIGHTS = ("weight", "recurrent")
-_NORMS = ("norm", "rms_norm")
 _TRANSPARENT = frozenset({"identity", "activation", "average", "maximum"})
 
 
@@ -92,7 +91,7 @@ def _weight_or_norm_after(graph: Graph) -> set[str]:
     found: set[str] = set()
     for vertex in reversed(graph.vertices):
         edges = graph.outgoing[vertex.name]
-        if any(edge.op in _WEIGHTS or edge.op in _NORMS or edge.target in found for edge in edges):
+        if any(edge.op in _WEIGHTS or edge.normalises or edge.target in found for edge in edges):
             found.add(vertex.name)
     return found
 

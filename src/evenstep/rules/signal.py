@@ -11,7 +11,8 @@ split into its mean and its variance,
 Field f's share of v is E[A_v[f] f v] = A_v[f]^2 variance(f) + A_v[f] mean(f) mean(v), and the depth moments of v
 are those of its fields averaged by share: a path counts by the second moment it carries (`docs/theory.md`). Beside its
 amplitude every field carries the number of its copies that met on the way, 1 unless skips bring the same field twice.
-A norm ends all that: what leaves it is one new field.
+A norm ends all that: what leaves it is one new field. The depth of a field is the length of its paths
+(`evenstep.graph.Edge.length`), of which a batch norm lets a part fade.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ from evenstep.errors import GraphError
 from evenstep.graph import Edge, Graph
 from evenstep.rules import activations
 
+# What is left of a path's length behind a batch norm: gradients grow through it, the weights before it grow with them,
+# and steps that such weights take are the smaller.
+FADING = 0.84
+
 Depths = tuple[float, float, float]
 # The fields that arrive at a vertex: their numbers, their amplitudes, and how many copies of each came together.
 Row = tuple[npt.NDArray[np.intp], npt.NDArray[np.float64], npt.NDArray[np.float64]]
@@ -38,15 +43,13 @@ class VertexSignal:
     """Say what arrives at a vertex, relative to inputs of second moment one.
 
     `depths` are E[L], E[L^2], E[L^3] over a random walk back to the input that picks each summand by its share;
-    `copies` is the mean square, by share, of the number of copies of a field that skips have brought together, and
-    `input_copies` the part of it that fields owe which have one weight behind them at most: what input layers make.
+    `copies` is the mean square, by share, of the number of copies of a field that skips have brought together.
     """
 
     second_moment: float
     mean: float
     depths: Depths
     copies: float = 1.0
-    input_copies: float = 0.0
 
     def squared_depth(self, offset: float) -> float:
         """Return E[(L + offset)^2]."""
@@ -85,7 +88,7 @@ Sizing = Callable[[Junction], Sequence[float]]
 class Signal:
     """Hold the signal of every vertex and fan_in * var(W) of every weight edge, by the edge's place in the graph.
 
-    `shared` is, for the vertices it was asked for, how many activations two independent walks back from there have in
+    `shared` is, for the vertices it was asked for, the length that two independent walks back from there have in
     common, on average.
     """
 
@@ -137,14 +140,13 @@ class _Pass:
         # Per field: (variance, variance-weighted depths), (mean, mean-weighted depths).
         self.field_variance = np.zeros((count, 4))
         self.field_mean = np.zeros((count, 4))
-        self.weights_behind = np.zeros(count, dtype=np.intp)  # the most on any path to the field
         self.rows: dict[str, Row] = {}
         self.signals: dict[str, VertexSignal] = {}
         self.gains: dict[int, float] = {}
         # What the edges that make a vertex's own field brought to it, in second moment.
         self.brought: dict[str, list[tuple[Edge, float]]] = {vertex.name: [] for vertex in graph.vertices}
         # What weight edges see of a vertex, by all that the sight depends on: edges of one kind share it.
-        self._seen: dict[tuple[str, str | None, bool, int], tuple[float, float, float, float]] = {}
+        self._seen: dict[tuple[str, str | None, bool, float], tuple[float, float, float, float]] = {}
 
     def run(self, size: Sizing, ends: Iterable[str]) -> Signal:
         inputs = set(self.graph.inputs)
@@ -163,26 +165,33 @@ class _Pass:
         return Signal(self.signals, self.gains, {end: self.shared(end) for end in ends})
 
     def shared(self, end: str) -> float:
-        """Return how many activations two independent walks from a vertex back to the input pass both, on average.
+        """Return the length of what two independent walks from a vertex back to the input pass both, on average.
 
-        A walk picks each summand by its share. Both pass an edge with the square of the probability that one does.
+        A walk picks each summand by its share. Both pass an edge with the square of the probability that one does;
+        behind a norm, where steps do not average out, whatever one walk passes counts as shared.
         """
-        at = {vertex.name: 0.0 for vertex in self.graph.vertices}  # the probability that a walk comes by
-        made = np.zeros(len(at))  # that it goes on through the field made there
-        at[end], both = 1.0, 0.0
-        for number, name in reversed(list(enumerate(at))):
-            if at[name]:
+        free = {vertex.name: 0.0 for vertex in self.graph.vertices}  # the probability that a walk comes by, no norm yet
+        bound = dict(free)  # behind a norm, times what has faded
+        free[end], both = 1.0, 0.0
+        made = np.zeros((2, len(free)))  # that it goes on through the field made there
+        for number, name in reversed(list(enumerate(free))):
+            if free[name] or bound[name]:
                 fields, amplitudes, _ = self.rows[name]
                 second = self.signals[name].second_moment
                 if second > 0:
-                    made[fields] += at[name] * self._of_fields(fields, amplitudes) / second
-            if not made[number]:
+                    shares = self._of_fields(fields, amplitudes) / second
+                    made[:, fields] += np.outer((free[name], bound[name]), shares)
+            if not made[:, number].any():
                 continue
             total = sum(amount for _, amount in self.brought[name])
             for edge, amount in self.brought[name] if total > 0 else ():
-                chance = float(made[number]) * amount / total
-                at[edge.source] += chance
-                both += edge.depth * chance**2
+                alone, after = (made[:, number] * amount / total).tolist()
+                both += edge.length * (alone**2 + after)
+                if edge.normalises:
+                    bound[edge.source] += (alone + after) * (FADING if edge.over_batch else 1.0)
+                else:
+                    free[edge.source] += alone
+                    bound[edge.source] += after
         return both
 
     # What an edge reads
@@ -194,16 +203,16 @@ class _Pass:
             return at.mean, at.second_moment
         return activations.moments(activation, at.mean, max(at.second_moment - at.mean**2, 0.0))
 
-    def shifted(self, source: str, depth: int) -> Depths:
-        """Return the depth moments of a vertex seen from behind an edge of the given depth."""
+    def shifted(self, source: str, length: float) -> Depths:
+        """Return the depth moments of a vertex seen from behind an edge of the given length."""
         at = self.signals[source]
         m1, m2, _ = at.depths
-        return m1 + depth, m2 + 2 * depth * m1 + depth**2, at.cubed_depth(depth)
+        return m1 + length, m2 + 2 * length * m1 + length**2, at.cubed_depth(length)
 
     def seen(self, edge: Edge) -> tuple[float, float, float, float]:
         """Return the second moment a weight edge reads, padding aside, and the depth moments it hands on."""
         activation = edge.activation if edge.activates_first else None
-        return (self.read(edge.source, activation)[1], *self.shifted(edge.source, edge.depth))
+        return (self.read(edge.source, activation)[1], *self.shifted(edge.source, edge.length))
 
     def note(self, edge: Edge, amount: float) -> None:
         """Remember what an edge brought to the field made at its target."""
@@ -228,7 +237,9 @@ class _Pass:
         """Add what a weightless edge brings: a coherent part and whatever it makes anew."""
         at = self.signals[edge.source]
         variance = max(at.second_moment - at.mean**2, 0.0)
-        depths = self.shifted(edge.source, edge.depth)
+        depths = self.shifted(edge.source, edge.length)
+        if edge.over_batch:
+            depths = (FADING * depths[0], FADING**2 * depths[1], FADING**3 * depths[2])
         row = self.rows[edge.source]
         if edge.op in ("identity", "unknown"):
             coherent.append((edge.amplitude, row))
@@ -260,7 +271,7 @@ class _Pass:
         # These loops run once for every weight edge of the graph: one look-up each, sums in plain local floats.
         known, sights = self._seen, []
         for edge in weights:
-            key = (edge.source, edge.activation, edge.activation_first, edge.depth)
+            key = (edge.source, edge.activation, edge.activation_first, edge.length)
             sight = known.get(key)
             if sight is None:
                 sight = known[key] = self.seen(edge)
@@ -293,7 +304,7 @@ class _Pass:
         second = sum(edge.gain * self.signals[edge.source].second_moment for edge in edges)
         carried_mean, carried_variance = self._of_row(row)
         weights = [edge.gain * self.signals[edge.source].second_moment for edge in edges]
-        depths = _mixed([self.shifted(edge.source, edge.depth) for edge in edges], weights)
+        depths = _mixed([self.shifted(edge.source, edge.length) for edge in edges], weights)
         self.brought[name] += zip(edges, weights, strict=True)
         fresh.add(mean - carried_mean, max(second - mean**2 - carried_variance, 0.0), depths)
         return row
@@ -317,7 +328,7 @@ class _Pass:
             scale = (edges[0].amplitude * edges[1].amplitude) ** 2
             second = scale * (3 * variance**2 + 6 * variance * at.mean**2 + at.mean**4)
         variance = terms * max(second - mean**2, 0.0)
-        depths = _mixed([self.shifted(edge.source, edge.depth) for edge in edges], [1.0] * len(edges))
+        depths = _mixed([self.shifted(edge.source, edge.length) for edge in edges], [1.0] * len(edges))
         self.brought[name] += [(edge, 1.0) for edge in edges]
         fresh.add(terms * mean, variance, depths)
 
@@ -338,9 +349,6 @@ class _Pass:
 
     def _finish(self, name: str, row: Row, fresh: _Fresh) -> None:
         number = self.number[name]
-        for edge in self.graph.incoming[name]:
-            behind = self.weights_behind[self.number[edge.source]] + (edge.op in ("weight", "recurrent"))
-            self.weights_behind[number] = max(self.weights_behind[number], behind)
         self.field_variance[number] = (fresh.variance, *fresh.variance_depths)
         self.field_mean[number] = (fresh.mean, *fresh.mean_depths)
         if fresh.variance or fresh.mean:
@@ -355,13 +363,9 @@ class _Pass:
             )
         m1, m2, m3 = (float(share) / second if second > 0 else 0.0 for share in shares[1:])
         of_fields = self._of_fields(fields, amplitudes)
-        met, met_early = 1.0, 0.0
-        if second > 0:
-            by_field = copies**2 * of_fields
-            met = float(by_field.sum()) / second
-            met_early = float(by_field[self.weights_behind[fields] <= 1].sum()) / second
+        met = float(copies**2 @ of_fields) / second if second > 0 else 1.0
         self.rows[name] = row
-        self.signals[name] = VertexSignal(second, float(means[0]), (m1, m2, m3), met, met_early)
+        self.signals[name] = VertexSignal(second, float(means[0]), (m1, m2, m3), met)
 
 
 def behind_weight(edge: Edge, variance: float) -> tuple[float, float]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evenstep.rules.network import Factor, Network, Optimizer, kernel_factors
+from evenstep.rules.network import Factor, Network, Optimizer
 from evenstep.rules.signal import VertexSignal
-from evenstep.rules.width import hidden_width, input_share
 
 # Powers of depth and of size: Adam's step does not grow with the gradient, so it feels the size half as much.
 POWERS: dict[Optimizer, tuple[float, float]] = {"sgd": (0.5, 0.5), "momentum": (0.5, 0.5), "adam": (0.4, 0.25)}
@@ -17,11 +16,11 @@ class Weighted:
     """Scale by 1 / (depth^x size^y), relative to the base, with x and y the optimiser's powers.
 
     depth = E[(L + a)^2] (E[shared] + a), a the `depth_offset`, over walks from the last vertex back to the input that
-    pick each summand by its share of second moment: L activations lie on a walk, and two walks share some of them. In a
-    chain they share all, and depth is (L + a)^3. Adam, whose steps do not shrink where paths average out, has
-    E[(L + a)^3] instead. size = copies + moment_weight q_out / q_base, with q_out the last vertex's second moment and
-    `copies` how often skips bring one field there, in mean square. Fields of an input layer whose rate is bounded move
-    less, and count as much less. `docs/theory.md` says how the constants were settled.
+    pick each summand by its share of second moment: a walk is L long, in activations, a kernel of side k counting as k
+    weights, and two walks share a part. In a chain they share all, and depth is (L + a)^3. Adam, whose steps do not
+    shrink where paths average out, has E[(L + a)^3] instead. size = copies + moment_weight q_out / q_base, with q_out
+    the last vertex's second moment and `copies` how often skips bring one field there, in mean square.
+    `docs/theory.md` says how the constants were settled.
     """
 
     depth_offset: float = 2.0
@@ -32,12 +31,11 @@ class Weighted:
     def score(self, network: Network, base: Network | None = None, optimizer: Optimizer = "sgd") -> float:
         """Return depth^x size^y of a network, averaged over its heads; without a base q_base is one."""
         usual = _mean([at.second_moment for at, _, _ in _ends(base)]) if base else 1.0
-        bounded = 1.0 - input_share(network, hidden_width(base or network))
         x, y = POWERS[optimizer]
         return _mean(
             [
                 self._depth(at, shared, depth, optimizer) ** x
-                * (at.copies - bounded * at.input_copies + self.moment_weight * at.second_moment / usual) ** y
+                * (at.copies + self.moment_weight * at.second_moment / usual) ** y
                 for at, shared, depth in _ends(network)
             ]
         )
@@ -50,14 +48,20 @@ class Weighted:
         return at.squared_depth(offset) * (shared + offset)
 
     def factors(self, network: Network, base: Network, optimizer: Optimizer) -> tuple[Factor, ...]:
-        """Return the topology and kernel factors."""
-        score, base_score = (self.score(one, base, optimizer) for one in (network, base))
-        why = f"weighted: {base_score:.4g}/{score:.4g}"
-        return Factor("topology", base_score / score, why), *kernel_factors(network, base)
+        """Return the topology's factor, and with convolutions what it takes more that each counts as k layers."""
+        score, base_score = (self.score(one.as_matrices, base, optimizer) for one in (network, base))
+        topology = Factor("topology", base_score / score, f"weighted: {base_score:.4g}/{score:.4g}")
+        if not (network.live.convolutions or base.live.convolutions):
+            return (topology,)
+        longer, base_longer = (
+            self.score(one, base, optimizer) / self.score(one.as_matrices, base, optimizer) for one in (network, base)
+        )
+        why = f"kernels make paths longer: {base_longer:.4g}/{longer:.4g}"
+        return topology, Factor("kernel", base_longer / longer, why)
 
 
 def _ends(network: Network) -> list[tuple[VertexSignal, float, int]]:
-    """Return the signal at every head, the activations two walks share there, and those that are still to come."""
+    """Return the signal at every head, the length two walks share there, and the activations still to come."""
     signal = network.initialisation.signal
     return [(signal.vertices[head.vertex], signal.shared[head.vertex], head.depth) for head in network.roles.heads]
 

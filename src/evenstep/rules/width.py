@@ -44,12 +44,6 @@ def hidden_width(base: Network) -> float:
     return 1.0
 
 
-def input_share(network: Network, base_width: float) -> float:
-    """Return the share that input layers get of the rate their inputs' size asks for: 1 where it is not bounded."""
-    shares = [min(1.0, read / (LEAST_READ * base_width)) for read in _reads(network, "input")]
-    return sum(shares) / len(shares) if shares else 1.0
-
-
 def _reads(network: Network, place: Place) -> list[float]:
     """Return how many units every weight at a place reads."""
     weights = [p for p in network.graph.parameters if p.role == "weight" and p.name in network.roles.edges_of]

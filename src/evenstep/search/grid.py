@@ -66,8 +66,8 @@ def parabola_minimum(found: Mapping[float, float] | Mapping[int, float]) -> floa
     """Return the position of the minimum of a parabola fitted to the nearly smallest losses, in log-log.
 
     Losses of a few seeds are noisy and the bottom is flat, so all points within 2% of the smallest on either side, up
-    to two octaves away, and those within half an octave count: the smallest and its two neighbours alone would give
-    a far less steady answer. None where these points do not enclose a minimum.
+    to two octaves away, and those within one octave count: the smallest and its two neighbours alone would give a far
+    less steady answer. None where these points do not enclose a minimum.
     """
     losses = {position: loss for position, loss in found.items() if math.isfinite(loss) and loss > 0}
     if not losses:
@@ -79,7 +79,7 @@ def parabola_minimum(found: Mapping[float, float] | Mapping[int, float]) -> floa
             away = side * (position - best)
             if away <= 0:
                 continue
-            close = away <= OCTAVE / 2
+            close = away <= OCTAVE
             if position not in losses or away > 2 * OCTAVE or (losses[position] > NEAR * losses[best] and not close):
                 break
             near.add(position)

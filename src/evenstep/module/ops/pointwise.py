@@ -195,6 +195,9 @@ def _add(call: Call) -> Outcome:
     return Outcome(tuple(incoming), uses=tuple(uses))
 
 
+CLOSED = 0.01  # a trained factor below is a gate that opens in training: it counts as one
+
+
 @handles("aten.mul", "aten.div", "aten.true_divide")
 def _multiply(call: Call) -> Outcome:
     first, second = call.args[0], call.argument(1, "other")
@@ -206,7 +209,7 @@ def _multiply(call: Call) -> Outcome:
     signal, other = (first, second) if isinstance(first, Signal) else (second, first)
     if isinstance(other, ParameterValue):
         size = call.rms(other.made or other.names[0])
-        factor = _sign(other) * (1.0 if not size else 1.0 / size if divide else size)
+        factor = _sign(other) * (1.0 if not size or size < CLOSED else 1.0 / size if divide else size)
         uses = tuple(ParameterUse(name, "raw", note="multiplies the signal") for name in other.names)
         return Outcome((Incoming(signal, amplitude=factor, parameters=other.names),), uses=uses)
     return Outcome((Incoming(signal, amplitude=_factor(call, other, divide=divide and signal is first)),))

@@ -188,7 +188,7 @@ def _sides(value: int | Sequence[int], op: str) -> tuple[int, ...]:
 # Normalisation
 
 
-def _norm(position: int, *, op: str = "norm") -> Any:
+def _norm(position: int, *, op: str = "norm", over_batch: bool = False) -> Any:
     """Return a handler for a norm whose gain and bias follow at `position`."""
 
     def handler(call: Call) -> Outcome:
@@ -197,16 +197,19 @@ def _norm(position: int, *, op: str = "norm") -> Any:
             value = call.argument(position + offset, "weight" if role == "gain" else "bias")
             if isinstance(value, ParameterValue) and not (op == "rms_norm" and role == "bias"):
                 uses += [ParameterUse(name, "gain" if role == "gain" else "bias") for name in value.names]
-        edge = Incoming(call.signals()[0], op, parameters=tuple(use.name for use in uses))
+        edge = Incoming(call.signals()[0], op, parameters=tuple(use.name for use in uses), over_batch=over_batch)
         return Outcome((edge,), uses=tuple(uses))
 
     return handler
 
 
 norm = _norm(1)
-handles("aten.batch_norm", "aten.native_batch_norm", "aten._native_batch_norm_legit", "aten.cudnn_batch_norm")(norm)
-handles("aten._native_batch_norm_legit_functional", "aten.instance_norm", "aten._batch_norm_with_update")(norm)
+batch_norm = _norm(1, over_batch=True)
+handles("aten.batch_norm", "aten.native_batch_norm", "aten._native_batch_norm_legit", "aten.cudnn_batch_norm")(
+    batch_norm
+)
+handles("aten._native_batch_norm_legit_functional", "aten._batch_norm_with_update")(batch_norm)
+handles("aten.instance_norm", "aten.native_group_norm")(norm)
 handles("aten.layer_norm", "aten.native_layer_norm", "aten.group_norm")(_norm(2))
-handles("aten.native_group_norm")(norm)
 handles("aten.rms_norm", "aten._fused_rms_norm")(_norm(2, op="rms_norm"))
 handles("aten.local_response_norm", "aten.norm", "aten.linalg_vector_norm", "aten.frobenius_norm")(identity)

@@ -66,7 +66,7 @@ def _brought(edge: Edge, signals: Mapping[str, VertexSignal], weight_gain: float
         first = edge.activation if edge.activates_first else None
         read = activations.moments(first, at.mean, variance)[1] if first else at.second_moment
         return behind_weight(edge, weight_gain * edge.gain * read)[1]
-    if edge.op in ("norm", "rms_norm"):
+    if edge.normalises:
         return 1.0
     if edge.op == "activation" and edge.activation:
         mean, second = activations.moments(edge.activation, at.mean, variance)

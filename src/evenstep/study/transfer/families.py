@@ -183,6 +183,12 @@ def normed_cnns() -> tuple[Architecture, ...]:
     return (*found, *(Architecture(f"residual {n}", codes.residual_code(n)) for n in (2, 4, 8, 12)))
 
 
+def deep() -> tuple[Architecture, ...]:
+    """Return chains and residual chains of other depths than those reported, for fitting."""
+    found = [Architecture(f"chain {n}", codes.chain_code(n)) for n in (3, 5, 10, 14, 24)]
+    return (*found, *(Architecture(f"residual {n}", codes.residual_code(n)) for n in (5, 10)))
+
+
 CELLS = (
     "|nor_conv_3x3~0|+|none~0|nor_conv_3x3~1|+|none~0|none~1|nor_conv_3x3~2|",
     "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_3x3~1|nor_conv_3x3~2|",
@@ -266,4 +272,6 @@ def families() -> tuple[Family, ...]:
     for name, setting in fitted.items():
         found.append(Family(f"fit-{name}", f"random 8-12-vertex DAG-MLPs, {name}", setting, several, calibrates=True))
     found.append(Family("fit-cnn", "other DAG-CNNs", cnn, kernels_to_fit(), calibrates=True))
+    for name, setting in {"batch": batch, "layer": layer, "cnn": batch_cnn}.items():
+        found.append(Family(f"fit-deep-{name}", f"chains of other depths, {name}", setting, deep(), calibrates=True))
     return tuple(found)
