@@ -5,6 +5,7 @@ None of the steps changes the function, its paths or their depths.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from evenstep.graph.model import Edge, Graph
@@ -18,6 +19,8 @@ def contracted(graph: Graph) -> Graph:
     """
     work = _Work.of(graph)
     names = [vertex.name for vertex in graph.vertices]
+    for name in names:
+        work.chain(name)
     for name in names:
         work.absorb(name)
         work.splice(name)
@@ -106,6 +109,21 @@ class _Work:
                     depth=edge.depth + activation.depth,
                 ),
             )
+        self.drop(vertex)
+
+    def chain(self, vertex: str) -> None:
+        """Make one of two factors in a row, such as scale and mean mask of a path that may be dropped."""
+        if not self._inner_sum(vertex) or len(self.incoming[vertex]) != 1 or len(self.outgoing[vertex]) != 1:
+            return
+        ((before, first),) = self.incoming[vertex].items()
+        ((number, second),) = self.outgoing[vertex].items()
+        if any(replace(e, amplitude=1.0) != Edge(e.source, e.target, "identity") for e in (first, second)):
+            return
+        amplitude = first.amplitude * second.amplitude
+        whole = 1.0 if math.isclose(amplitude, 1.0, rel_tol=1e-6) else amplitude
+        self.take(number, second)
+        self.take(before, first)
+        self.put(number, replace(second, source=first.source, amplitude=whole))
         self.drop(vertex)
 
     def absorb(self, vertex: str) -> None:

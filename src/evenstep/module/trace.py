@@ -300,7 +300,8 @@ class _Tracer:
         if not sources:
             if compute:
                 self.made[label] = compute
-            return Constant(shape, label if compute else None, compute)
+            starts, mean = _drawn(call)
+            return Constant(shape, label if compute else None, compute, starts, mean)
         names = tuple(dict.fromkeys(name for value in sources for name in value.names))
         if not compute or (moves_entries(call.op) and not any(value.made for value in sources)):
             return ParameterValue(names, shape, tensor=compute)
@@ -451,3 +452,17 @@ def _until_weights(start: str, edges: Mapping[str, tuple[Edge, ...]], *, forward
                 if not edge.has_weight:
                     queue.append(edge.target if forward else edge.source)
     return seen
+
+
+def _drawn(call: Call) -> tuple[float | None, float | None]:
+    """Follow a mask drawn by hand, `floor(keep + rand())`: the start of its unit interval, and then its mean."""
+    op = call.op.rpartition(".")[0]  # without the overload's name
+    if op == "aten.rand":
+        return 0.0, None
+    starts = [value.starts for value in call.args if isinstance(value, Constant) and value.starts is not None]
+    shifts = [float(value) for value in call.args if isinstance(value, int | float)]
+    if len(starts) == 1 and op == "aten.add":
+        return starts[0] + sum(shifts), None
+    if len(starts) == 1 and op == "aten.floor":
+        return None, starts[0]
+    return None, None

@@ -41,12 +41,15 @@ class ParameterValue:
 class Constant:
     """A tensor that depends on neither inputs nor parameters: buffers, masks, positions.
 
-    `buffer` names the buffer, or what was computed from one; `tensor` gives its values where they can be had.
+    `buffer` names the buffer, or what was computed from one; `tensor` gives its values where they can be had. `starts`
+    is where the unit interval begins that it was drawn from, and `mean` that of a mask made of such draws.
     """
 
     shape: Shape
     buffer: str | None = None
     tensor: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
+    starts: float | None = None
+    mean: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,7 +217,9 @@ def _multiply(call: Call) -> Outcome:
 
 def _factor(call: Call, other: Any, *, divide: bool) -> float:
     """Return the scalar a signal is multiplied by: a buffer counts by its size, a tensor made on the way as one."""
-    if isinstance(other, Constant):
+    if isinstance(other, Constant) and other.mean is not None:
+        other = other.mean
+    elif isinstance(other, Constant):
         other = _sign(other) * ((other.buffer and call.rms(other.buffer)) or 1.0)
     if not isinstance(other, int | float):
         return 1.0
