@@ -56,7 +56,7 @@ class Weighted:
         longer, base_longer = (
             self.score(one, base, optimizer) / self.score(one.as_matrices, base, optimizer) for one in (network, base)
         )
-        why = f"kernels make paths longer: {base_longer:.4g}/{longer:.4g}"
+        why = f"longer paths: {base_longer:.4g}/{longer:.4g}"
         return topology, Factor("kernel", base_longer / longer, why)
 
 
