@@ -19,6 +19,7 @@ from evenstep.data import Moves, Split, draw_moves
 from evenstep.data.augment import padded, taken
 from evenstep.errors import InputError
 from evenstep.search.cuda import Precision, autocast, fanned_out, on, streams_for
+from evenstep.study.nas.fused import fused_for
 from evenstep.study.nas.protocols import Treatment
 
 _EVALUATION_BATCH = 1000
@@ -141,6 +142,7 @@ class Lane:
         if device.type == "cuda":
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model, self.seed, self.images, self.training = model, seed, images, training
+        self.fused = fused_for(model, device)
         found = treatment.param_groups(model, weight_decay=training.weight_decay)
         self.leaves = [p for group in found for p in group["params"]]
         self.groups = [_Group(g["params"], g["lr"], g["weight_decay"], training.momentum) for g in found]
@@ -163,8 +165,9 @@ class Lane:
         numbers, moves = self.draws.batch(at, self.training.padding)
         inputs = taken(self.images.whole, numbers, moves)
         self.model.train()
+        network = self.fused if self.fused and precision == "bfloat16" else self.model
         with autocast(precision, inputs.device):
-            loss = functional.cross_entropy(self.model(inputs), self.images.labels.index_select(0, numbers))
+            loss = functional.cross_entropy(network(inputs), self.images.labels.index_select(0, numbers))
         gradients = torch.autograd.grad(loss, self.leaves)
         with torch.no_grad():
             done = 0
