@@ -1,4 +1,4 @@
-"""Check what padding takes away against convolutions and pools of torch itself."""
+"""Check what padding takes away against convolutions of torch itself."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.graph.windows import average_share, tap_coverage
+from evenstep.graph.windows import tap_coverage
 
 
 @st.composite
@@ -29,33 +29,3 @@ def test_coverage_is_the_mean_of_a_convolution_of_ones(drawn: list[tuple[int, in
     expected = (inside / taps.numel()).mean().item()
     found = tap_coverage(size, kernel, stride=stride, padding=padding, dilation=dilation)
     assert found == pytest.approx(expected, rel=1e-12)
-
-
-@settings(deadline=None)
-@given(
-    st.tuples(st.integers(1, 7), st.integers(1, 7)),
-    st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    st.booleans(),
-    st.booleans(),
-)
-def test_an_average_keeps_the_sum_of_its_squared_taps(
-    size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], padded: bool, count_padding: bool
-) -> None:
-    padding = (kernel[0] // 2, kernel[1] // 2) if padded else (0, 0)
-    size = (max(size[0], kernel[0] - 2 * padding[0]), max(size[1], kernel[1] - 2 * padding[1]))
-    pixels = size[0] * size[1]
-    # One image for every pixel, which alone is lit: the pool's taps, one by one.
-    lit = torch.eye(pixels, dtype=torch.float64).view(pixels, 1, *size)
-    taps = F.avg_pool2d(lit, kernel, stride=stride, padding=padding, count_include_pad=count_padding)
-    expected = taps.square().sum(dim=0).mean().item()
-    found = average_share(size, kernel, stride=stride, padding=padding, count_padding=count_padding)
-    assert found == pytest.approx(expected, rel=1e-12)
-
-
-def test_the_share_is_what_a_pool_leaves_of_white_noise() -> None:
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(400, 8, 6, 6, generator=generator, dtype=torch.float64)
-    pooled = F.avg_pool2d(noise, 3, stride=1, padding=1, count_include_pad=False)
-    share = average_share((6, 6), (3, 3), stride=(1, 1), padding=(1, 1), count_padding=False)
-    assert pooled.square().mean().item() == pytest.approx(share, rel=0.02)

@@ -9,7 +9,7 @@ from typing import Literal
 from evenstep.errors import InputError
 from evenstep.graph.codes import Wiring, parse_dag_code, parse_nasbench201_code
 from evenstep.graph.model import Edge, Graph, Parameter, Vertex
-from evenstep.graph.windows import average_share, tap_coverage
+from evenstep.graph.windows import tap_coverage
 
 # No layer comes near; beyond, fans overflow a float.
 _LARGEST_SIZE = 10**12
@@ -169,7 +169,6 @@ def nasbench201_graph(
     stem = _Layer(kernel=3, image=image_size, bias=False)
     at = stem.weight(sheet, "input", "stem.conv", "stem.conv", (inputs, channels), activation=None)
     sheet.norm(at, "0", "stem.norm", channels)
-    pooled = average_share((image_size,) * 2, (3, 3), stride=(1, 1), padding=(1, 1), count_padding=False)
     for edge in wiring.edges:
         source, target, name = (
             str(edge.source),
@@ -179,7 +178,7 @@ def nasbench201_graph(
         if edge.op == "skip_connect":
             sheet.edge(Edge(source, target, "identity"))
         elif edge.op == "avg_pool_3x3":
-            sheet.edge(Edge(source, target, "average", gain=pooled, amplitude=pooled, window=9))
+            sheet.edge(Edge(source, target, "average", window=9))
         else:
             layer = _Layer(kernel=int(edge.op[-1]), image=image_size, bias=False)
             middle = f"{edge.source}_{edge.target}.conv"

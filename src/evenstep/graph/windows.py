@@ -16,10 +16,10 @@ def _taps(size: int, kernel: int, stride: int, padding: int, dilation: int) -> I
 
 
 @lru_cache(maxsize=4096)
-def _axis(size: int, kernel: int, stride: int, padding: int, dilation: int) -> tuple[float, float]:
-    """Return the mean over positions of (taps inside / kernel) and of (1 / taps inside) along one axis."""
+def _axis(size: int, kernel: int, stride: int, padding: int, dilation: int) -> float:
+    """Return the mean over positions of (taps inside / kernel) along one axis."""
     counts = list(_taps(size, kernel, stride, padding, dilation)) or [kernel]
-    return sum(counts) / (kernel * len(counts)), sum(1 / max(count, 1) for count in counts) / len(counts)
+    return sum(counts) / (kernel * len(counts))
 
 
 def tap_coverage(
@@ -35,7 +35,7 @@ def tap_coverage(
     >>> round(tap_coverage((8, 8), (3, 3), stride=(1, 1), padding=(1, 1), dilation=(1, 1)), 4)
     0.8403
     """
-    return prod(_axis(*axis)[0] for axis in zip(size, kernel, stride, padding, dilation, strict=True))
+    return prod(_axis(*axis) for axis in zip(size, kernel, stride, padding, dilation, strict=True))
 
 
 def transposed_coverage(
@@ -56,23 +56,4 @@ def transposed_coverage(
     for s, k, out, step, pad, spread in zip(size, kernel, outputs, stride, padding, dilation, strict=True):
         met = sum(0 <= i * step + tap * spread - pad < out for i in range(s) for tap in range(k))
         share *= met / (k * out)
-    return share
-
-
-def average_share(
-    size: Sequence[int],
-    kernel: Sequence[int],
-    *,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    count_padding: bool,
-) -> float:
-    """Return the second moment an average pool keeps of a field that is white over positions.
-
-    A mean over c taps keeps 1/c of it; taps on padding bring nothing, and count in the divisor or not.
-    """
-    share = 1.0
-    for s, k, d, p in zip(size, kernel, stride, padding, strict=True):
-        inside, inverse = _axis(s, k, d, p, 1)
-        share *= inside / k if count_padding else inverse
     return share

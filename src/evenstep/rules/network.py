@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Protocol, get_args
@@ -11,6 +12,7 @@ from evenstep.graph import Graph
 from evenstep.rules.initialisation import Init, Initialisation, initialise
 from evenstep.rules.moments import PathMoments, path_moments
 from evenstep.rules.roles import Roles, roles
+from evenstep.rules.signal import UNIT
 
 Optimizer = Literal["sgd", "momentum", "adam"]
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
@@ -51,6 +53,30 @@ class Network:
     def moments(self) -> PathMoments:
         """Exact path moments."""
         return path_moments(self.live)
+
+    @cached_property
+    def overreach(self) -> Mapping[int, float]:
+        """How many times too far a step moves what a weight makes, by the position of its edge; once is left out.
+
+        A norm further on holds a step against the field it reads. A weight's step goes with the second moment that the
+        weight reads, over that of the vertex where it lands. Where skips let a field grow, `conserve` draws the weights
+        that read it the smaller, and their rates have to be smaller too. Only weights with a norm on every way to the
+        output are meant: without one the rules themselves count with fields that grow.
+        """
+        graph, signals = self.live, self.initialisation.signal.vertices
+        normed: dict[str, bool] = {}
+        for vertex in reversed(graph.vertices):
+            readers = graph.outgoing[vertex.name]
+            normed[vertex.name] = bool(readers) and all(edge.normalises or normed[edge.target] for edge in readers)
+        found = {}
+        for position in self.roles.places:
+            edge = graph.edges[position]
+            made = signals[edge.target].second_moment
+            if edge.op == "weight" and normed[edge.target] and made > 0:
+                grown = edge.gain * signals[edge.source].read_by(edge) / UNIT.read_by(edge) / made
+                if grown > 1 + 1e-9:
+                    found[position] = grown
+        return found
 
     @cached_property
     def as_matrices(self) -> Network:

@@ -51,6 +51,12 @@ class VertexSignal:
     depths: Depths
     copies: float = 1.0
 
+    def read_by(self, edge: Edge) -> float:
+        """Return the second moment that a weight edge reads, padding aside."""
+        if not (edge.activates_first and edge.activation):
+            return self.second_moment
+        return activations.moments(edge.activation, self.mean, max(self.second_moment - self.mean**2, 0.0))[1]
+
     def squared_depth(self, offset: float) -> float:
         """Return E[(L + offset)^2]."""
         m1, m2, _ = self.depths
@@ -60,6 +66,9 @@ class VertexSignal:
         """Return E[(L + offset)^3]."""
         m1, m2, m3 = self.depths
         return m3 + 3 * offset * m2 + 3 * offset**2 * m1 + offset**3
+
+
+UNIT = VertexSignal(1.0, 0.0, (0.0, 0.0, 0.0))  # a unit Gaussian
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +220,7 @@ class _Pass:
 
     def seen(self, edge: Edge) -> tuple[float, float, float, float]:
         """Return the second moment a weight edge reads, padding aside, and the depth moments it hands on."""
-        activation = edge.activation if edge.activates_first else None
-        return (self.read(edge.source, activation)[1], *self.shifted(edge.source, edge.length))
+        return (self.signals[edge.source].read_by(edge), *self.shifted(edge.source, edge.length))
 
     def note(self, edge: Edge, amount: float) -> None:
         """Remember what an edge brought to the field made at its target."""

@@ -58,7 +58,7 @@ def test_training_is_the_plain_loops(protocol: Benchmark | Weighted) -> None:
     """In double precision: norms of nearly constant pixels blow rounding up."""
     split = digits()
     treatment = protocol.treatment(CODE, SHAPE)
-    assert len({pace.lr for pace in treatment.paces}) == (1 if protocol.name == "benchmark" else 4)
+    assert (len({pace.lr for pace in treatment.paces}) == 1) == (protocol.name == "benchmark")
     data = images(TWO)
     data = replace(data, whole=data.whole.double(), test=(data.test[0].double(), data.test[1]))
     ours = Lane(treatment.start(lambda: SHAPE.network(CODE), 4).double(), treatment, 4, data, TWO)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from evenstep.graph.windows import average_share
 from evenstep.module.ops.pointwise import identity
 from evenstep.module.ops.registry import handle_each, handler_of, handles
 from evenstep.module.values import Call, Constant, Incoming, Outcome, ParameterUse, ParameterValue, Signal
@@ -121,17 +120,12 @@ def _sum(call: Call) -> Outcome:
 
 @handles("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d")
 def _average_pool(call: Call) -> Outcome:
+    """Average over windows: of all there is, like any mean; of neighbours, which are nearly alike, a coherent copy."""
     signal = call.signals()[0]
     kernel = _sides(call.args[1], call.op)
-    stride = call.argument(2, "stride") or kernel
-    share = average_share(
-        signal.shape[-len(kernel) :],
-        kernel,
-        stride=_sides(stride, call.op),
-        padding=_sides(call.argument(3, "padding", 0), call.op),
-        count_padding=bool(call.argument(5, "count_include_pad", True)),
-    )
-    return Outcome((Incoming(signal, "average", gain=share, amplitude=share, window=math.prod(kernel)),))
+    if any(side < whole for side, whole in zip(kernel, signal.shape[-len(kernel) :], strict=True)):
+        return Outcome((Incoming(signal, "average", window=math.prod(kernel)),))
+    return Outcome((_average(signal, math.prod(signal.shape[-len(kernel) :])),))
 
 
 @handles("aten.max_pool1d", "aten.max_pool2d", "aten.max_pool3d", "aten.max_pool2d_with_indices")
