@@ -13,6 +13,13 @@ from evenstep.study.nas.fused import fused_for
 pytest.importorskip("triton")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
+
+@pytest.fixture(autouse=True)
+def exact_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the plain network, which kernels are held against, be exact on a GPU too."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 # Every kind of edge alone and beside the others, one to three edges into a vertex, one to three out of it.
 CELLS = ["303101", "343332", "444444", "111111", "224043", "313323", "000300", "000400", "012340", "100214"]
 

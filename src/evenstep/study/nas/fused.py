@@ -8,6 +8,7 @@ and norms that read a field three times.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -41,10 +42,10 @@ def kernels() -> Any:
 def fused_for(model: nn.Module, device: torch.device) -> Callable[[Tensor], Tensor] | None:
     """Return a function that computes what a network computes in training mode, faster, where there is one.
 
-    That needs Triton, a GPU (or Triton's interpreter), and 16, 32 or 64 channels in every cell. The batch norms' counts
-    of batches, which nothing reads, stay as they are.
+    That needs 16, 32 or 64 channels in every cell, Triton, and a GPU with a C compiler beside it, or Triton's
+    interpreter. The batch norms' counts of batches, which nothing reads, stay as they are.
     """
-    if not isinstance(model, NasBench201) or not (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"):
+    if not isinstance(model, NasBench201) or not _can_run(device):
         return None
     if not {model.stem.conv.out_channels, model.readout.in_features} <= {*_WIDTHS} or kernels() is None:
         return None
@@ -58,6 +59,13 @@ def fused_for(model: nn.Module, device: torch.device) -> Callable[[Tensor], Tens
         return logits
 
     return forward
+
+
+def _can_run(device: torch.device) -> bool:
+    """Say whether Triton can run kernels there: it builds what launches them with a C compiler."""
+    if device.type != "cuda":
+        return os.environ.get("TRITON_INTERPRET") == "1"
+    return any(os.environ.get("CC") or shutil.which(name) for name in ("cc", "gcc", "clang"))
 
 
 @dataclass(frozen=True)
