@@ -71,9 +71,9 @@ class Network:
         found = {}
         for position in self.roles.places:
             edge = graph.edges[position]
-            made = signals[edge.target].second_moment
-            if edge.op == "weight" and normed[edge.target] and made > 0:
-                grown = edge.gain * signals[edge.source].read_by(edge) / UNIT.read_by(edge) / made
+            usual = UNIT.read_by(edge) * signals[edge.target].second_moment
+            if edge.op == "weight" and normed[edge.target] and usual > 0:
+                grown = edge.gain * signals[edge.source].read_by(edge) / usual
                 if grown > 1 + 1e-9:
                     found[position] = grown
         return found
