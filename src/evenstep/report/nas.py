@@ -244,12 +244,14 @@ def _gains(one: Mapping[str, Any]) -> str:
                 f"`{versus['protocol']}`",
                 f"`{versus['reference']}`",
                 str(versus["n"]),
+                f"{gain['ours']:.2f} / {gain['reference']:.2f}",
                 _figure(gain["gain"], sign=True),
                 f"{gain['better']} / {gain['worse']}",
                 "yes" if gain["excludes_zero"] else "no",
             ]
         )
-    head = ["protocol", "against", "cells", "gain in points (95%)", "better / worse", "interval excludes zero"]
+    head = ["protocol", "against", "cells of both", "mean accuracies there, %", "gain in points (95%)"]
+    head += ["better / worse", "interval excludes zero"]
     return markdown_table(head, rows)
 
 
