@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -72,9 +73,24 @@ def test_a_layer_behind_a_field_that_grew_steps_as_far_as_one_behind_a_plain_fie
     assert ratio / (topology[1] / topology[0]) == pytest.approx(1.0, rel=0.15)
 
 
-def test_without_a_norm_a_field_that_grew_counts_for_the_network_not_for_the_layer() -> None:
+class Beside(Grown):
+    """The same, and what the norm reads is an output too."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        made = self.layer(self.copies * self.stem(x))
+        return self.readout(functional.relu(self.norm(made))), made
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda copies: Grown(copies, branch=False, normed=False), lambda copies: Beside(copies, branch=False)],
+    ids=["no norm", "a norm beside"],
+)
+def test_without_a_norm_on_every_way_a_field_that_grew_counts_for_the_network_alone(
+    make: Callable[[int], nn.Module],
+) -> None:
     scales = {}
     for copies in (1, 30):
-        planned = es.plan(Grown(copies, branch=False, normed=False), torch.zeros(2, 32))
+        planned = es.plan(make(copies), torch.zeros(2, 32))
         scales[copies] = {p.name: p.lr_scale / planned.lr_scale for p in planned.parameters}
     assert scales[30] == pytest.approx(scales[1])

@@ -67,7 +67,9 @@ class Network:
         normed: dict[str, bool] = {}
         for vertex in reversed(graph.vertices):
             readers = graph.outgoing[vertex.name]
-            normed[vertex.name] = bool(readers) and all(edge.normalises or normed[edge.target] for edge in readers)
+            normed[vertex.name] = vertex.name not in graph.outputs and all(
+                edge.normalises or normed[edge.target] for edge in readers
+            )
         found = {}
         for position in self.roles.places:
             edge = graph.edges[position]
