@@ -218,7 +218,56 @@ def test_bad_rates_are_refused(rate: Any) -> None:
 def test_keys_of_the_plan_cannot_be_overridden(key: str) -> None:
     model, plan = planned()
     with pytest.raises(es.InputError, match=key):
-        plan.param_groups(model, lr=0.1, **{key: "mine"})
+        plan.param_groups(model, lr=0.1, **{key: "mine"})  # type: ignore[arg-type]
+
+
+def test_an_even_decay_is_the_same_for_all_parameters_whatever_their_rates() -> None:
+    model, plan = planned()
+    plain = plan.param_groups(model, lr=0.1, weight_decay=0.01)
+    even = plan.param_groups(model, lr=0.1, weight_decay=0.01, even_decay=True)
+    assert len({group["lr"] for group in plain}) > 1
+    assert [group["lr"] for group in even] == [group["lr"] for group in plain]
+    assert [g["lr"] * g["weight_decay"] for g in even] == pytest.approx([0.1 * plan.lr_scale * 0.01] * len(even))
+
+
+@pytest.mark.parametrize("decay", [{}, {"weight_decay": -0.1}, {"weight_decay": True}, {"weight_decay": "a little"}])
+def test_an_even_decay_needs_a_decay(decay: dict[str, Any]) -> None:
+    model, plan = planned()
+    with pytest.raises(es.InputError, match=r"weight_decay is .* from 0 up"):
+        plan.param_groups(model, lr=0.1, even_decay=True, **decay)
+
+
+class Scaled(nn.Module):
+    """A layer before a norm that reads a field so many times as large."""
+
+    def __init__(self, times: float) -> None:
+        super().__init__()
+        self.times = times
+        self.stem, self.layer, self.norm = nn.Linear(8, 16), nn.Linear(16, 16, bias=False), nn.LayerNorm(16)
+        self.readout = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.readout(self.norm(self.layer(self.times * self.stem(x))))
+        return logits
+
+
+def test_with_even_decay_a_layer_that_reads_more_trains_as_the_same_layer_in_another_unit() -> None:
+    """Weights 1/times as large, rates 1/times^2, decays times^2: the function stays the same, step by step."""
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 8, dtype=torch.float64), torch.randint(4, (64,))
+    outputs = []
+    for times in (1.0, 100.0):
+        model = Scaled(times).double()
+        plan = es.plan(model, x, base=0.3, optimizer="momentum")
+        es.initialize_(model, plan, generator=torch.Generator().manual_seed(1))
+        groups = plan.param_groups(model, weight_decay=0.1, even_decay=True)
+        stepper = torch.optim.SGD(groups, momentum=0.9, nesterov=True)
+        for _ in range(10):
+            stepper.zero_grad()
+            F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+            stepper.step()
+        outputs.append(model(x).detach())
+    assert torch.allclose(outputs[0], outputs[1], rtol=1e-3)
 
 
 def schedulers() -> dict[str, Callable[[Optimizer], LRScheduler]]:

@@ -94,3 +94,29 @@ def test_without_a_norm_on_every_way_a_field_that_grew_counts_for_the_network_al
         planned = es.plan(make(copies), torch.zeros(2, 32))
         scales[copies] = {p.name: p.lr_scale / planned.lr_scale for p in planned.parameters}
     assert scales[30] == pytest.approx(scales[1])
+
+
+class Pooled(nn.Module):
+    """Normalised feature maps whose positions are alike in part, averaged or flattened, then read."""
+
+    def __init__(self, *, norm: bool) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, WIDTH, 3, padding=1)
+        self.norm = nn.BatchNorm2d(WIDTH) if norm else nn.Identity()
+        self.readout = nn.Linear(WIDTH, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.readout(functional.relu(self.norm(self.stem(x))).mean((2, 3)))
+        return logits
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_a_readout_of_averages_of_a_normalised_field_is_faster_by_what_they_have_lost(optimizer: Optimizer) -> None:
+    plain, normed = (
+        es.plan(Pooled(norm=norm), torch.zeros(2, 3, 16, 16), optimizer=optimizer) for norm in (False, True)
+    )
+    ratio = (normed["readout.weight"].lr_scale / normed.lr_scale) / (plain["readout.weight"].lr_scale / plain.lr_scale)
+    assert ratio == pytest.approx(math.sqrt(10) if optimizer == "adam" else 10.0)
+    few = es.plan(Pooled(norm=True), torch.zeros(2, 3, 2, 2), optimizer=optimizer)
+    ratio = (few["readout.weight"].lr_scale / few.lr_scale) / (plain["readout.weight"].lr_scale / plain.lr_scale)
+    assert ratio == pytest.approx(2.0 if optimizer == "adam" else 4.0)  # no less than independent positions leave

@@ -72,12 +72,16 @@ def _padding_rows(model: nn.Module) -> dict[int, int]:
     }
 
 
-def param_groups(model: nn.Module, plan: Plan, *, lr: float | None = None, **options: Any) -> list[dict[str, Any]]:
+def param_groups(
+    model: nn.Module, plan: Plan, *, lr: float | None = None, even_decay: bool = False, **options: Any
+) -> list[dict[str, Any]]:
     """Return optimiser groups, one for each distinct learning rate, in the order of their first parameter.
 
-    A group has `params`, a real `lr`, a `name` and whatever `options` were given (such as `weight_decay`).
+    A group has `params`, a real `lr`, a `name` and whatever `options` were given (such as `weight_decay`). With
+    `even_decay` every group's `weight_decay` is divided by its layers' own factor of the rate.
     """
     require_module_and_plan(model, plan)
+    decay = _decay(options) if even_decay else None
     base = plan.base if lr is None else lr
     if base is None:
         raise PlanError("the plan holds factors only; give the base's learning rate: plan.param_groups(model, lr=...)")
@@ -93,11 +97,24 @@ def param_groups(model: nn.Module, plan: Plan, *, lr: float | None = None, **opt
         scale = float(f"{planned.lr_scale:.12g}")
         if scale not in groups:
             groups[scale] = {"params": [], "lr": rate * scale, "name": planned.name, **options}
+            if decay is not None:
+                groups[scale]["weight_decay"] = decay * plan.decay_scale(planned)
         groups[scale]["params"].append(parameter)
     for group in groups.values():
         if len(group["params"]) > 1:
             group["name"] += f" (+{len(group['params']) - 1})"
     return list(groups.values())
+
+
+def _decay(options: dict[str, Any]) -> float:
+    """Return the weight decay among the options of all groups."""
+    decay = options.get("weight_decay")
+    if isinstance(decay, bool) or not isinstance(decay, Real) or not math.isfinite(decay) or decay < 0:
+        raise InputError(
+            f"weight_decay is {decay!r}; even_decay=True divides a weight decay among the groups: give a finite number "
+            "from 0 up, or leave even_decay out"
+        )
+    return float(decay)
 
 
 def matched(model: nn.Module, plan: Plan) -> list[tuple[ParameterPlan, nn.Parameter]]:

@@ -16,6 +16,9 @@ from evenstep.rules.signal import UNIT
 
 Optimizer = Literal["sgd", "momentum", "adam"]
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
+# What an average over all positions leaves of a field's variance between examples, at least. Positions of one image are
+# alike: of normalised feature maps of CIFAR-10, 16 or 64 positions large, it leaves 0.06 to 0.12 (`docs/theory.md`).
+LEFT_BY_AVERAGE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,31 @@ class Network:
                 grown = edge.gain * signals[edge.source].read_by(edge) / usual
                 if grown > 1 + 1e-9:
                     found[position] = grown
+        return found
+
+    @cached_property
+    def dimmed(self) -> Mapping[int, float]:
+        """What part of a normalised field's variance is left where a readout reads its average, by the edge's position.
+
+        What examples have in common says nothing: a readout tells them apart by what varies, and its step goes with
+        that. Only readouts with a norm on every way from the input are meant.
+        """
+        graph = self.live
+        normed: dict[str, bool] = {}
+        for vertex in graph.vertices:
+            edges = graph.incoming[vertex.name]
+            normed[vertex.name] = bool(edges) and all(edge.normalises or normed[edge.source] for edge in edges)
+        found = {}
+        for head in self.roles.heads:
+            if head.edge is None or not normed[head.vertex]:
+                continue
+            left, at = 1.0, graph.edges[head.edge].source
+            while at != head.vertex:
+                (edge,) = graph.incoming[at]
+                left *= edge.gain if edge.op == "average" else 1.0
+                at = edge.source
+            if left < 1:
+                found[head.edge] = max(left, LEFT_BY_AVERAGE)
         return found
 
     @cached_property

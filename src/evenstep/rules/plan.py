@@ -115,15 +115,26 @@ class Plan:
         start = f"starts at {parameter.mean:g}" if parameter.mean else ""
         return "; ".join(part for part in (note.removesuffix("; "), width, start) if part)
 
-    def param_groups(self, model: Any, *, lr: float | None = None, **options: Any) -> list[dict[str, Any]]:
+    def decay_scale(self, parameter: ParameterPlan) -> float:
+        """Return the factor of a parameter's weight decay with which it decays no slower and no faster than others.
+
+        An optimiser multiplies decay by the rate. Over a layer's own factor of the rate it is the same for all layers:
+        a weight drawn a tenth as large, for it reads ten times as much, is then the same layer in another unit.
+        """
+        return self.lr_scale / parameter.lr_scale if parameter.lr_scale > 0 else 1.0
+
+    def param_groups(
+        self, model: Any, *, lr: float | None = None, even_decay: bool = False, **options: Any
+    ) -> list[dict[str, Any]]:
         """Return ordinary optimiser groups of a torch module: each a real `lr` and a `name`, equal rates merged.
 
         `lr` is the base's learning rate and overrides the plan's own; further options, such as `weight_decay`, are
-        passed on to every group.
+        passed on to every group. With `even_decay` a group's `weight_decay` is times its `decay_scale`: all parameters
+        then decay at one pace, where torch's optimisers let those of small rates decay slowly.
         """
         from evenstep.module.apply import param_groups
 
-        return param_groups(model, self, lr=lr, **options)
+        return param_groups(model, self, lr=lr, even_decay=even_decay, **options)
 
     def to_dict(self, *, graph: bool = True) -> dict[str, Any]:
         """Return the plan as plain values; without the graph it cannot be loaded again."""

@@ -267,9 +267,12 @@ class _Writer:
         if found is None:
             factor = width_factor(*key[:3], self.width, self.optimizer, groups=key[3])
             found = self.rates[key] = (self.scale * factor.value, f"{self.said} x {said_of((factor,))}")
+        power = 0.5 if self.optimizer == "adam" else 1.0  # Adam's step does not grow with the gradient
         if times := self.network.overreach.get(position):
-            power = 0.5 if self.optimizer == "adam" else 1.0  # Adam's step does not grow with the gradient
             held = Factor("read", times**-power, f"a field grown {times:.4g}-fold")
+            found = found[0] * held.value, f"{found[1]} x {said_of((held,))}"
+        if left := self.network.dimmed.get(position):
+            held = Factor("average", left**-power, f"leaves {left:.4g}")
             found = found[0] * held.value, f"{found[1]} x {said_of((held,))}"
         if edge.op != "recurrent":  # whose weights differ in what they read
             self.rate_of_edge[position] = found

@@ -234,7 +234,10 @@ def of_plan(planned: Plan) -> Treatment:
     """Return the treatment that a plan with a base's rate asks for."""
     if planned.base is None:
         raise InputError("the plan holds factors only; plan with the base's learning rate, base=...")
-    paces = [Pace(p.name, planned.base * p.lr_scale, None if p.kept else p.std, p.mean) for p in planned.parameters]
+    paces = [
+        Pace(p.name, planned.base * p.lr_scale, None if p.kept else p.std, p.mean, decay=planned.decay_scale(p))
+        for p in planned.parameters
+    ]
     why = " x ".join(f"{factor.name} {factor.value:.4g} ({factor.why})" for factor in planned.factors)
     return Treatment(tuple(paces), f"{planned.base:.4g} x {why}")
 
