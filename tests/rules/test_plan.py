@@ -37,7 +37,7 @@ def width_factors(plan: Plan, base_width: int) -> list[float]:
     """Return every parameter's factor of width by its layer's weight [out, in, kernel...], 1 for norms.
 
     SGD: out/in; Adam: the base's hidden width over in; a stem reads an eighth of the base's width at least. A readout
-    of averages of normalised images is ten times as fast, under Adam by the root.
+    of averages of normalised images is ten times as fast, under Adam by the root, up to twice the network's rate.
     """
     dimmed = any(p.name.startswith("norms") for p in plan.parameters) and bool(plan.graph.convolutions)
     faster = 1.0 if not dimmed else math.sqrt(10) if plan.optimizer == "adam" else 10.0
@@ -50,7 +50,7 @@ def width_factors(plan: Plan, base_width: int) -> list[float]:
             found.append(1.0)
         else:
             own = base_width / reads if plan.optimizer == "adam" else writes / reads
-            found.append(own * faster if p.name.startswith("readout") else own)
+            found.append(max(own, min(own * faster, 2.0)) if p.name.startswith("readout") and dimmed else own)
     return found
 
 

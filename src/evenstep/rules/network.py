@@ -19,6 +19,8 @@ OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 # What an average over all positions leaves of a field's variance between examples, at least. Positions of one image are
 # alike: of normalised feature maps of CIFAR-10, 16 or 64 positions large, it leaves 0.06 to 0.12 (`docs/theory.md`).
 LEFT_BY_AVERAGE = 0.1
+# A readout of averages goes no faster, over the network's rate, for their sake: narrow ones are at their limit there.
+FASTEST_READOUT = 2.0
 
 
 @dataclass(frozen=True, slots=True)

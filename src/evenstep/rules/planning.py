@@ -15,7 +15,7 @@ from evenstep.graph import Graph, Parameter, dag_cnn_graph, dag_mlp_graph
 from evenstep.graph.networks import Norm, Order
 from evenstep.rules.baselines import Constant, Mup
 from evenstep.rules.initialisation import INITS, Init
-from evenstep.rules.network import OPTIMIZERS, Factor, Network, Optimizer, Rule
+from evenstep.rules.network import FASTEST_READOUT, OPTIMIZERS, Factor, Network, Optimizer, Rule
 from evenstep.rules.paths import Paths
 from evenstep.rules.plan import ParameterPlan, Plan, VertexPlan, said_of
 from evenstep.rules.roles import Place
@@ -272,7 +272,8 @@ class _Writer:
             held = Factor("read", times**-power, f"a field grown {times:.4g}-fold")
             found = found[0] * held.value, f"{found[1]} x {said_of((held,))}"
         if left := self.network.dimmed.get(position):
-            held = Factor("average", left**-power, f"leaves {left:.4g}")
+            most = max(1.0, FASTEST_READOUT * self.scale / found[0])
+            held = Factor("average", min(left**-power, most), f"leaves {left:.4g}")
             found = found[0] * held.value, f"{found[1]} x {said_of((held,))}"
         if edge.op != "recurrent":  # whose weights differ in what they read
             self.rate_of_edge[position] = found
