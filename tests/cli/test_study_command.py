@@ -66,6 +66,47 @@ def test_a_small_run_is_recorded_and_goes_on_from_its_ledger(study: Run, tmp_pat
     assert (out / "ledger.jsonl").read_text() == ledger
 
 
+def test_some_families_of_a_record_are_brought_up_to_date(study: Run, tmp_path: Path) -> None:
+    assert study(*SMALL).code == 0
+    path = tmp_path / "out" / "record.json"
+    old = json.loads(path.read_text())
+    old["provenance"]["commit"] = "long ago"
+    del old["results"]["families"][0]["commit"]  # records did not have it always
+    path.write_text(json.dumps(old))
+    other = ("--families", "mlp-he", *SMALL[2:], "--update")
+    refused = study(*other, "--epochs", "2")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "training" in refused.err
+    assert json.loads(path.read_text()) == old
+    assert study(*other).code == 0
+    new = json.loads(path.read_text())
+    assert new["config"]["families"] == ["mlp-pre", "mlp-he"]
+    assert list(new["config"]["precision"]) == ["mlp-pre", "mlp-he"]
+    kept, measured = new["results"]["families"]
+    assert kept == {**old["results"]["families"][0], "commit": "long ago"}
+    assert (measured["family"], measured["commit"]) == ("mlp-he", new["provenance"]["commit"])
+    with (tmp_path / "out" / "table.csv").open(newline="") as file:
+        assert [row["family"] for row in csv.DictReader(file)] == 3 * ["mlp-pre"] + 3 * ["mlp-he"]
+    assert study(*SMALL, "--update").code == 0  # and the other way round: each keeps its place
+    both = json.loads(path.read_text())["results"]["families"]
+    assert [one["family"] for one in both] == ["mlp-pre", "mlp-he"]
+    assert both[0]["commit"] != "long ago"
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [((), "--out"), (("--out", "nothing-there"), "not a record"), (("--out", "odd"), "not a record")],
+)
+def test_nothing_to_bring_up_to_date_is_one_line(
+    study: Run, tmp_path: Path, folder: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "record.json").write_text("[]")
+    refused = study("--families", "mlp-he", "--update", *folder)
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert said in refused.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

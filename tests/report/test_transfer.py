@@ -191,6 +191,16 @@ def test_the_documentation_shows_the_recorded_runs(page: str, run: str) -> None:
     assert filled(text, recorded) == text, f"write it anew: evenstep study transfer ... --page {page}"
 
 
+def test_the_tables_say_which_families_are_of_an_earlier_rule() -> None:
+    made = record()
+    assert "rules as of" not in markdown(made)
+    made["provenance"]["commit"] = "new"
+    (family,) = made["results"]["families"]
+    made["results"]["families"] = [{**family, "commit": "new"}, {**family, "family": "kept", "commit": "old"}]
+    said = "Rates are by the rules as of commit new; of `kept` by the rules as of commit old."
+    assert said in markdown(made).splitlines()[0]
+
+
 def test_figures_as_text() -> None:
     figure = {"value": 0.12345, "low": 0.1, "high": 0.2}
     assert shown(figure) == "0.123"
@@ -200,7 +210,7 @@ def test_figures_as_text() -> None:
 
 
 def test_the_table_of_architectures(tmp_path: Path) -> None:
-    write_rows([result(), result()], tmp_path / "t.csv")
+    write_rows([*result().rows(), *result().rows()], tmp_path / "t.csv")
     with (tmp_path / "t.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 8

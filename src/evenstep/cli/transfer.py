@@ -41,6 +41,9 @@ def transfer(
     out: Annotated[
         Path | None, typer.Option(help="Folder for record, pictures and table; a run that stopped goes on from it.")
     ] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Keep what the record in --out has of families that are not run.")
+    ] = False,
     page: Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the tables into.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     as_list: Annotated[bool, typer.Option("--list", help="List the families of the scale and stop.")] = False,
@@ -48,6 +51,7 @@ def transfer(
 ) -> None:
     """Measure how well learning rates transfer from a base alone, for families of architectures."""
     from evenstep.study.transfer.scales import families_at, scale_named
+    from evenstep.study.transfer.updating import updated
 
     chosen = scale_named(scale)
     names = tuple(name for given in (*(families or ()), *(more or ())) for name in given.split(",") if name)
@@ -65,12 +69,17 @@ def transfer(
     require_data(chosen.name, chosen.data, data)
     place = place_of(data, device, precision, workers, out, source=chosen.data)
     asked = _Asked(chosen, selected, patterns, training, place)
+    old = _old(out) if update else None
+    if old is not None:
+        updated(old, asked.record([]))  # measured alike? Say so before the training
     if out is not None:
         make_folder(out)
     results = _measured(asked, quiet=quiet)
     record = asked.record(results)
+    if old is not None:
+        record = updated(old, record)
     if out is not None:
-        _write(record, results, out)
+        _write(record, results, out, update=update)
     for path in page or ():
         _update(path, marks, record)
     if as_json:
@@ -91,9 +100,11 @@ class _Asked:
 
     def record(self, results: Sequence[FamilyResult]) -> dict[str, Any]:
         """Return the run's record, as it is written."""
+        from evenstep.search.provenance import provenance
         from evenstep.study.record import as_record
 
-        measured = {result.family.name: result.to_dict() for result in results}
+        commit = provenance()["commit"]
+        measured = {result.family.name: {**result.to_dict(), "commit": commit} for result in results}
         config = {
             "scale": self.scale.name,
             "data": self.scale.data,
@@ -131,13 +142,25 @@ def _require_rivals(families: Sequence[Family]) -> None:
         raise InputError("the rival Prodigy is not installed; install it with pip install 'evenstep[study]'")
 
 
-def _write(record: dict[str, Any], results: Sequence[FamilyResult], out: Path) -> None:
+def _old(out: Path | None) -> dict[str, Any]:
+    """Return the record that a run is to bring up to date."""
+    from evenstep.study.transfer.updating import read_record
+
+    if out is None:
+        raise InputError("--update has nothing to bring up to date; give the folder of a record with --out")
+    return read_record(out / "record.json")
+
+
+def _write(record: dict[str, Any], results: Sequence[FamilyResult], out: Path, *, update: bool) -> None:
     from evenstep.report.transfer import draw_transfer, write_rows
     from evenstep.study.record import write
+    from evenstep.study.transfer.updating import updated_rows
 
+    table = out / "table.csv"
     try:
         write(out / "record.json", record)
-        write_rows(results, out / "table.csv")
+        rows = [row for result in results for row in result.rows()]
+        write_rows(updated_rows(table, rows) if update and table.exists() else rows, table)
         for result in results:
             draw_transfer(result, out / f"{result.family.name}.png")
     except OSError as error:

@@ -63,9 +63,8 @@ def log_axes(axes: Axes) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def write_rows(results: Sequence[FamilyResult], path: Path) -> None:
+def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write every architecture of all families as one row of a CSV file."""
-    rows = [row for result in results for row in result.rows()]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns)
@@ -199,8 +198,19 @@ def _certificate(record: Mapping[str, Any]) -> str:
     )
     return (
         f"Scale `{config['scale']}` on {config['data']}: {epochs}{decay}, batch {training['batch_size']}, "
-        f"{training['seeds']} seeds. Measured on: {'; '.join(where)}."
+        f"{training['seeds']} seeds. Measured on: {'; '.join(where)}.{_earlier(record)}"
     )
+
+
+def _earlier(record: Mapping[str, Any]) -> str:
+    """Say which families are of another commit than the record: their rates are of the rule as it was then."""
+    own = record["provenance"].get("commit")
+    others: dict[str, list[str]] = {}
+    for one in record["results"]["families"]:
+        if one.get("commit", own) != own:
+            others.setdefault(one["commit"] or "unknown", []).append(f"`{one['family']}`")
+    said = (f"{', '.join(names)} by the rules as of commit {commit}" for commit, names in others.items())
+    return f" Rates are by the rules as of commit {own or 'unknown'}; of {'; of '.join(said)}." if others else ""
 
 
 def _at_a_glance(families: Sequence[Mapping[str, Any]]) -> str:
