@@ -11,13 +11,14 @@ import torch
 from pyarrow import parquet
 
 from evenstep.graph.cells import all_cells, cell_string, is_live
-from evenstep.report.nas import BEGIN, END, NOTHING, markdown, with_table
+from evenstep.report.marks import filled
+from evenstep.report.nas import MARKS, gains, markdown
 from tests.cli.command import Run
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[2]
 CODES = [code for code in list(all_cells())[31::997] if is_live(code)]
-MARKS = f"# Page\n{BEGIN}\n{END}\n"
+PAGE = "# Page\n<!-- nas table -->\n<!-- end -->\n"
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_a_small_sweep_is_trained_resumed_and_compared(nas: Run, tmp_path: Path)
     assert len(again.json()["runs"]) == 18
     assert (tmp_path / "out" / "ledger.jsonl").read_text() == ledger
 
-    (tmp_path / "page.md").write_text(MARKS)
+    (tmp_path / "page.md").write_text(PAGE)
     shown = nas("compare", "out", "--table", ".", "--page", "page.md")
     assert shown.code == 0, shown.err
     names = {path.name for path in (tmp_path / "out").iterdir()}
@@ -68,7 +69,7 @@ def test_a_small_sweep_is_trained_resumed_and_compared(nas: Run, tmp_path: Path)
     record = json.loads((tmp_path / "out" / "record.json").read_text())
     assert record["provenance"]["versions"]["torch"]
     assert shown.out.strip() == markdown(record)
-    assert (tmp_path / "page.md").read_text() == with_table(MARKS, markdown(record))
+    assert (tmp_path / "page.md").read_text() == filled(PAGE, MARKS, record)
     (comparison,) = nas("compare", "out", "--json").json()["comparisons"]
     runs = [json.loads(line) for line in ledger.splitlines()]
     for name, own in comparison["protocols"].items():
@@ -105,16 +106,22 @@ def test_wrong_input_is_one_line_and_exit_code_2(nas: Run, arguments: tuple[str,
     assert not done.out.strip()
 
 
-def test_pages_keep_what_is_around_the_table() -> None:
+def test_data_sets_that_were_not_run_say_so() -> None:
     assert markdown({"results": {"comparisons": []}}).count("not run here") == 3
-    page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    once = with_table(page, "new")
-    assert once == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
-    assert with_table(once, "new") == once
 
 
-def test_the_documentation_shows_the_recorded_run() -> None:
-    page = (ROOT / "docs" / "nasbench201.md").read_text()
-    path = ROOT / "results" / "nas" / "record.json"
-    table = markdown(json.loads(path.read_text())) if path.exists() else NOTHING
-    assert with_table(page, table) == page, "write it anew: evenstep nas compare ... --page docs/nasbench201.md"
+@pytest.mark.parametrize("page", ["docs/nasbench201.md", "README.md"])
+def test_the_documentation_shows_the_recorded_run(page: str) -> None:
+    text = (ROOT / page).read_text()
+    record = json.loads((ROOT / "results" / "nas" / "record.json").read_text())
+    assert filled(text, MARKS, record) == text, f"write it anew: evenstep nas compare results/nas ... --page {page}"
+
+
+def test_gains_at_a_glance_are_those_of_the_tables() -> None:
+    record = json.loads((ROOT / "results" / "nas" / "record.json").read_text())
+    whole = markdown(record)
+    rows = gains(record).splitlines()[2:]
+    assert len(rows) == sum("gain" in versus for one in record["results"]["comparisons"] for versus in one["versus"])
+    for row in rows:
+        own = row.removeprefix("| ").partition(" | ")[2].removesuffix(" |")
+        assert own in whole

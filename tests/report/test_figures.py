@@ -11,19 +11,20 @@ import pytest
 from matplotlib.image import imread
 
 from evenstep.report.figures import (
-    MARK,
-    MARK_ONE,
+    MARKS,
     ONE_RATE,
     at_one_rate,
     draw_figure,
     reproduction,
-    with_reproduction,
     write_rows,
 )
+from evenstep.report.marks import filled
 from evenstep.report.transfer import COLOURS, shown
 from evenstep.study.figures.catalogue import FIGURES, figure_named
 from evenstep.study.figures.outcome import RULES, Outcome
 from tests.report.test_transfer import result
+
+MARK, MARK_ONE = "<!-- reproduction table -->", "<!-- reproduction at one rate -->"
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,16 +63,15 @@ def test_runs_at_one_rate_have_a_table_of_their_own() -> None:
     records = {"mlp-depth": record(), "gelu-cnn-one-rate": record()}
     (row,) = [line for line in at_one_rate(records).splitlines() if "`" in line]
     assert row.startswith("| `gelu-cnn` | random DAG-CNNs, GELU | 0.949 |")
-    page = with_reproduction(f"{MARK}\n<!-- end -->\n{MARK_ONE}\n<!-- end -->\n", records)
+    page = filled(f"{MARK}\n<!-- end -->\n{MARK_ONE}\n<!-- end -->\n", MARKS, records)
     assert page == f"{MARK}\n{reproduction(records)}\n<!-- end -->\n{MARK_ONE}\n{at_one_rate(records)}\n<!-- end -->\n"
 
 
 def test_the_table_is_put_between_its_marks() -> None:
     page = f"before\n{MARK}\nold\n<!-- end -->\nafter\n"
-    once = with_reproduction(page, {})
+    once = filled(page, MARKS, {})
     assert re.fullmatch(rf"before\n{MARK}\n(\|.*\|\n)+<!-- end -->\nafter\n", once)
-    assert with_reproduction(once, {}) == once
-    assert with_reproduction("nothing", {}) == "nothing"
+    assert filled(once, MARKS, {}) == once
 
 
 @pytest.mark.parametrize("page", ["docs/reproduction.md", "README.md"])
@@ -81,7 +81,7 @@ def test_the_documentation_shows_the_recorded_runs(page: str) -> None:
     names = [figure.name + ending for figure in FIGURES for ending in ("", ONE_RATE)]
     paths = {name: ROOT / "results" / name / "record.json" for name in names}
     records = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
-    assert with_reproduction(text, records) == text, f"write it anew: evenstep study list --page {page}"
+    assert filled(text, MARKS, records) == text, f"write it anew: evenstep study list --page {page}"
 
 
 def test_every_row_has_its_spread(tmp_path: Path) -> None:

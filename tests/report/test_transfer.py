@@ -14,14 +14,15 @@ import pytest
 from matplotlib.image import imread
 
 from evenstep.errors import InputError
+from evenstep.report.marks import filled as fill
 from evenstep.report.transfer import (
     COLOURS,
     alternatives,
     draw_transfer,
-    filled,
     glance,
     longer,
     markdown,
+    marks_of,
     shown,
     write_rows,
 )
@@ -65,6 +66,11 @@ def record(*, calibrates: bool = False, data: str = "digits", epochs: int = 1) -
     }
     copied: dict[str, Any] = json.loads(json.dumps(made, allow_nan=False))
     return copied
+
+
+def filled(page: str, record: dict[str, Any]) -> str:
+    """Fill a page with the tables that a record has for it."""
+    return fill(page, marks_of(record["config"]["data"], record["config"]["training"]["epochs"]), record)
 
 
 def rivals_row(rival: str, regret: float, no_worse: str, steps: int) -> str:

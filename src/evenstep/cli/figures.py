@@ -158,17 +158,12 @@ def _write(record: dict[str, Any], outcome: Outcome, out: Path) -> None:
 
 
 def _update(pages: list[Path], results: Path, records: dict[str, dict[str, Any]]) -> None:
-    from evenstep.report.figures import MARK, ONE_RATE, with_reproduction
+    from evenstep.report.figures import MARKS, ONE_RATE
+    from evenstep.report.marks import update_page
 
     records = records | _all_recorded(results, (figure.name + ONE_RATE for figure in FIGURES))
     for path in pages:
-        try:
-            text = path.read_text()
-            if MARK not in text:
-                raise InputError(f"the page '{path}' has no line '{MARK}'; put it where the table belongs")
-            path.write_text(with_reproduction(text, records))
-        except OSError as error:
-            raise InputError(f"the page '{path}' cannot be written ({error.strerror}); give another --page") from None
+        update_page(path, MARKS, records)
 
 
 def _print(results: dict[str, Any], *, as_json: bool) -> None:

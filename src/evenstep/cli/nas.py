@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -124,26 +124,27 @@ def compare(
     *,
     table: Annotated[str | None, typer.Option(help="The published table, to compare with it too.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for record and pictures, else that of the ledgers.")] = None,
-    page: Annotated[Path | None, typer.Option(help="Page of Markdown to write the tables into.")] = None,
+    page: Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the tables into.")] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Compare protocols: accuracy, gains, rankings and gaps, with each other and with the published table."""
-    from evenstep.report.nas import markdown
+    from evenstep.report.marks import update_page
+    from evenstep.report.nas import MARKS, markdown
     from evenstep.study.nas.compare import compare as compared
     from evenstep.study.nas.compare import entries_in
     from evenstep.study.nas.table import NasBench201Table
     from evenstep.study.record import as_record
 
-    if page is not None:
-        _update(page, None)
+    for path in page or ():
+        update_page(path, MARKS, None)
     if not folder.exists():
         raise InputError(f"there is no folder '{folder}'; give the one that evenstep nas train wrote to")
     found = compared(entries_in(folder), None if table is None else NasBench201Table.load(table))
     results = {"comparisons": [one.to_dict() for one in found]}
     record = as_record(config={"protocols": sorted({name for one in found for name in one.results})}, results=results)
     _write(record, found, out or (folder if folder.is_dir() else folder.parent))
-    if page is not None:
-        _update(page, record)
+    for path in page or ():
+        update_page(path, MARKS, record)
     print(json.dumps(results) if as_json else markdown(record))
 
 
@@ -158,15 +159,3 @@ def _write(record: dict[str, Any], comparisons: Sequence[Comparison], out: Path)
             draw_comparison(one, out, stem=f"{one.setting['data']}-{one.setting['training']['epochs']}")
     except OSError as error:
         raise InputError(f"the results cannot be written to '{out}' ({error}); give another --out") from None
-
-
-def _update(page: Path, record: Mapping[str, Any] | None) -> None:
-    """Write a record's tables into a page; without a record, see that the page has a place for them."""
-    from evenstep.report.nas import markdown, with_table
-
-    try:
-        changed = with_table(page.read_text(), markdown(record) if record else "")
-        if record:
-            page.write_text(changed)
-    except OSError as error:
-        raise InputError(f"the page '{page}' cannot be written ({error.strerror}); give another --page") from None

@@ -15,7 +15,7 @@ from evenstep.cli.measuring import bar, make_folder, place_of, require_counts, r
 from evenstep.errors import InputError
 
 if TYPE_CHECKING:
-    from evenstep.report.transfer import Marks
+    from evenstep.report.marks import Marks
     from evenstep.study.transfer.benchmark import FamilyResult, Place
     from evenstep.study.transfer.families import Family
     from evenstep.study.transfer.measure import Training
@@ -50,6 +50,7 @@ def transfer(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Measure how well learning rates transfer from a base alone, for families of architectures."""
+    from evenstep.report.marks import update_page
     from evenstep.study.transfer.scales import families_at, scale_named
     from evenstep.study.transfer.updating import updated
 
@@ -64,7 +65,7 @@ def transfer(
     training = replace(chosen.training, epochs=epochs, cosine=epochs > 1, seeds=seeds or chosen.training.seeds)
     marks = _marks(chosen.data, epochs) if page else {}
     for path in page or ():
-        _update(path, marks, None)
+        update_page(path, marks, None)
     _require_rivals(selected)
     require_data(chosen.name, chosen.data, data)
     place = place_of(data, device, precision, workers, out, source=chosen.data)
@@ -81,7 +82,7 @@ def transfer(
     if out is not None:
         _write(record, results, out, update=update)
     for path in page or ():
-        _update(path, marks, record)
+        update_page(path, marks, record)
     if as_json:
         print(json.dumps(record["results"]))
     else:
@@ -171,19 +172,6 @@ def _marks(data: str, epochs: int) -> Marks:
     from evenstep.report.transfer import marks_of
 
     return marks_of(data, epochs)
-
-
-def _update(page: Path, marks: Marks, record: Mapping[str, Any] | None) -> None:
-    """Write a record's tables into a page; without a record, see that the page has a place for them."""
-    from evenstep.report.transfer import filled, require_marks
-
-    try:
-        text = page.read_text()
-        require_marks(text, marks)
-        if record:
-            page.write_text(filled(text, record))
-    except OSError as error:
-        raise InputError(f"the page '{page}' cannot be written ({error.strerror}); give another --page") from None
 
 
 def _list(families: Sequence[Family], *, as_json: bool) -> None:

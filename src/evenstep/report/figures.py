@@ -10,13 +10,12 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from evenstep.report.marks import Marks
 from evenstep.report.table import markdown_table
-from evenstep.report.transfer import COLOURS, END, log_axes, shown
+from evenstep.report.transfer import COLOURS, log_axes, shown
 from evenstep.study.figures.catalogue import FIGURES, PaperFigure
 from evenstep.study.figures.outcome import RULES, Outcome, spread_over_seeds
 
-MARK = "<!-- reproduction table -->"
-MARK_ONE = "<!-- reproduction at one rate -->"
 ONE_RATE = "-one-rate"  # what the folders of runs at one rate for all layers end with
 DOT, PER_OCTAVE = 3.0, 14.0  # points: a dot's radius where seeds agree, and what an octave of spread adds
 
@@ -88,11 +87,4 @@ def _row(figure: PaperFigure, record: Mapping[str, Any] | None) -> Sequence[str]
     return [*start, *found, *regrets, str(record["results"]["n"])]
 
 
-def with_reproduction(page: str, records: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a page with the tables between their marks, in place of what is there; a page without marks as it is."""
-    for mark, table in ((MARK, reproduction), (MARK_ONE, at_one_rate)):
-        before, begin, rest = page.partition(mark)
-        _, end, after = rest.partition(END)
-        if begin and end:
-            page = f"{before}{begin}\n{table(records)}\n{end}{after}"
-    return page
+MARKS: Marks = {"reproduction table": reproduction, "reproduction at one rate": at_one_rate}

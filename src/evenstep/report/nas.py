@@ -13,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from evenstep.errors import InputError
+from evenstep.report.marks import Marks
 from evenstep.report.table import markdown_table
 from evenstep.study.nas.analysis import Gaps, TauPoint, pairwise_gaps, tau_curve
 from evenstep.study.nas.compare import Comparison
@@ -28,8 +29,6 @@ MARKERS = {"benchmark": "s", "constant-tuned": "v", "paper": "^", "mup": "D", "w
 # For names that are no protocol, such as pairs of seeds.
 _OTHER_COLOURS = ("#b5485d", "#3f8f8a", "#a08a2b", "#555555")
 _OTHER_MARKERS = ("P", "X", "<", ">")
-BEGIN, END = "<!-- nas table -->", "<!-- end -->"
-NOTHING = "No run is recorded yet."
 _TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet16-120": "ImageNet16-120"}
 _SHOWN = (100, 50, 20, 10)  # percent of the ranking
 
@@ -179,13 +178,17 @@ def markdown(record: Mapping[str, Any]) -> str:
     return "\n\n".join([markdown_table(["data set", "recorded"], rows), *parts])
 
 
-def with_table(page: str, table: str) -> str:
-    """Return a page with a table between its marks, in place of what is there."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise InputError(f"the page has no lines '{BEGIN}' and '{END}'; put them where the table belongs")
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+def gains(record: Mapping[str, Any]) -> str:
+    """Return what every protocol brings over the benchmark's recipe and over one tuned rate, by data set and epochs."""
+    rows = []
+    for one in record["results"]["comparisons"]:
+        setting = one["setting"]
+        title = f"{_TITLES.get(setting['data'], setting['data'])}, {setting['training']['epochs']} epochs"
+        rows += [[title, *row] for row in _gain_rows(one)]
+    return markdown_table(["trained on", *_GAIN], rows)
+
+
+MARKS: Marks = {"nas table": markdown, "nas gains": gains}
 
 
 def _section(one: Mapping[str, Any]) -> str:
@@ -233,7 +236,10 @@ def _protocols(one: Mapping[str, Any]) -> str:
     return markdown_table(["protocol", "cells", "seeds", "rate of the base", "mean accuracy, %", "diverged"], rows)
 
 
-def _gains(one: Mapping[str, Any]) -> str:
+_GAIN = ("protocol", "against", "cells of both", "mean accuracies there, %", "gain in points (95%)", "better / worse")
+
+
+def _gain_rows(one: Mapping[str, Any]) -> list[list[str]]:
     rows = []
     for versus in one["versus"]:
         if "gain" not in versus:
@@ -247,12 +253,15 @@ def _gains(one: Mapping[str, Any]) -> str:
                 f"{gain['ours']:.2f} / {gain['reference']:.2f}",
                 _figure(gain["gain"], sign=True),
                 f"{gain['better']} / {gain['worse']}",
-                "yes" if gain["excludes_zero"] else "no",
             ]
         )
-    head = ["protocol", "against", "cells of both", "mean accuracies there, %", "gain in points (95%)"]
-    head += ["better / worse", "interval excludes zero"]
-    return markdown_table(head, rows)
+    return rows
+
+
+def _gains(one: Mapping[str, Any]) -> str:
+    found = [versus["gain"] for versus in one["versus"] if "gain" in versus]
+    rows = [[*row, "yes" if gain["excludes_zero"] else "no"] for row, gain in zip(_gain_rows(one), found, strict=True)]
+    return markdown_table([*_GAIN, "interval excludes zero"], rows)
 
 
 def _taus(ranked: Sequence[Mapping[str, Any]]) -> str:

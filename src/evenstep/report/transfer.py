@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from evenstep.errors import InputError
+from evenstep.report.marks import Marks
 from evenstep.report.table import markdown_table
 from evenstep.study.transfer.benchmark import FamilyResult
 
 COLOURS = {"constant": "#8a8a8a", "paths": "#c9702b", "paths+2": "#5f8f3e", "weighted": "#1b6ca8"}
 MARKERS = {"constant": "s", "paths": "^", "paths+2": "v", "weighted": "o"}
-END = "<!-- end -->"
 
 
 def draw_transfer(result: FamilyResult, path: Path) -> None:
@@ -138,8 +137,7 @@ def longer(record: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-Marks = Mapping[str, Callable[[Mapping[str, Any]], str]]
-# What a page may ask for, by the data that was trained on: `<!-- NAME -->`, whatever stands there, `<!-- end -->`.
+# What a page may ask for, by the data that was trained on.
 _MARKS: Mapping[str, Marks] = {
     "cifar10": {"transfer table": markdown, "transfer glance": glance, "transfer alternatives": alternatives},
     "digits": {"digits glance": glance},
@@ -150,29 +148,6 @@ _LONGER: Marks = {"epochs table": longer}  # whatever the data, where it is pass
 def marks_of(data: str, epochs: int) -> Marks:
     """Return the tables that a run has for pages, by the names they are asked for with."""
     return _MARKS[data] if epochs == 1 else _LONGER
-
-
-def filled(page: str, record: Mapping[str, Any]) -> str:
-    """Return a page with a record's tables between its marks, in place of what is there."""
-    marks = marks_of(record["config"]["data"], record["config"]["training"]["epochs"])
-    require_marks(page, marks)
-    for name, table in marks.items():
-        before, begin, rest = page.partition(f"<!-- {name} -->")
-        _, end, after = rest.partition(END)
-        if begin:
-            page = f"{before}{begin}\n{table(record)}\n{end}{after}"
-    return page
-
-
-def require_marks(page: str, marks: Iterable[str]) -> None:
-    """Refuse a page that has no place for a run's tables."""
-    names = [name for name in marks if f"<!-- {name} -->" in page]
-    if not names:
-        wanted = " or ".join(f"'<!-- {name} -->'" for name in marks)
-        raise InputError(f"the page has no line {wanted}; put one where the table belongs, and '{END}' behind it")
-    for name in names:
-        if END not in page.partition(f"<!-- {name} -->")[2]:
-            raise InputError(f"the page has no line '{END}' behind '<!-- {name} -->'; put one there")
 
 
 def shown(figure: Mapping[str, float | None], digits: int = 3, *, interval: bool = False) -> str:
