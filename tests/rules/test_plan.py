@@ -3,10 +3,12 @@
 import copy
 import json
 import math
+import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from evenstep.errors import InputError, PlanError
 from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
 from evenstep.graph.networks import Norm, Order
 from evenstep.rules import RULES, Init, Network, Optimizer, Paths, Plan, Weighted, chain_like, plan_graph
+from evenstep.rules.network import LEFT_BY_AVERAGE
 from evenstep.rules.signal import FADING
 from evenstep.rules.width import groups, width_factor
 from evenstep.study.codes import branches_code
@@ -52,6 +55,12 @@ def width_factors(plan: Plan, base_width: int) -> list[float]:
             own = base_width / reads if plan.optimizer == "adam" else writes / reads
             found.append(max(own, min(own * faster, 2.0)) if p.name.startswith("readout") and dimmed else own)
     return found
+
+
+def test_what_an_average_leaves_is_as_recorded() -> None:
+    record = json.loads((Path(__file__).parents[2] / "results" / "averages" / "record.json").read_text())
+    measured = [one["mean"] for one in record["results"]["networks"]]
+    assert pytest.approx(statistics.median(measured), rel=0.25) == LEFT_BY_AVERAGE
 
 
 # The paper's rule

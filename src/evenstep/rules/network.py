@@ -17,7 +17,7 @@ from evenstep.rules.signal import UNIT
 Optimizer = Literal["sgd", "momentum", "adam"]
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 # What an average over all positions leaves of a field's variance between examples, at least. Positions of one image are
-# alike: of normalised feature maps of CIFAR-10, 16 or 64 positions large, it leaves 0.06 to 0.12 (`docs/theory.md`).
+# alike: of feature maps of photographs about this much is left, however many positions they have (`results/averages`).
 LEFT_BY_AVERAGE = 0.1
 # A readout of averages goes no faster, over the network's rate, for their sake: narrow ones are at their limit there.
 FASTEST_READOUT = 2.0
