@@ -273,7 +273,8 @@ class _Writer:
             found = found[0] * held.value, f"{found[1]} x {said_of((held,))}"
         if left := self.network.dimmed.get(position):
             most = max(1.0, FASTEST_READOUT * self.scale / found[0])
-            held = Factor("average", min(left**-power, most), f"leaves {left:.4g}")
+            limit = f", rate {FASTEST_READOUT:g} at most" if left**-power > most else ""
+            held = Factor("average", min(left**-power, most), f"leaves {left:.4g}{limit}")
             found = found[0] * held.value, f"{found[1]} x {said_of((held,))}"
         if edge.op != "recurrent":  # whose weights differ in what they read
             self.rate_of_edge[position] = found
