@@ -95,13 +95,21 @@ def test_some_families_of_a_record_are_brought_up_to_date(study: Run, tmp_path: 
 
 @pytest.mark.parametrize(
     ("folder", "said"),
-    [((), "--out"), (("--out", "nothing-there"), "not a record"), (("--out", "odd"), "not a record")],
+    [
+        ((), "--out"),
+        (("--out", "nothing-there"), "not a record"),
+        (("--out", "odd"), "not a record"),
+        (("--out", "other"), "not a record"),
+    ],
 )
 def test_nothing_to_bring_up_to_date_is_one_line(
     study: Run, tmp_path: Path, folder: tuple[str, ...], said: str
 ) -> None:
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "record.json").write_text("[]")
+    (tmp_path / "other").mkdir()
+    other = {"config": {"scale": "smoke"}, "results": {"n": 3, "methods": {}}, "provenance": {"commit": "abc"}}
+    (tmp_path / "other" / "record.json").write_text(json.dumps(other))
     refused = study("--families", "mlp-he", "--update", *folder)
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)
     assert said in refused.err

@@ -52,7 +52,7 @@ def transfer(
     """Measure how well learning rates transfer from a base alone, for families of architectures."""
     from evenstep.report.marks import update_page
     from evenstep.study.transfer.scales import families_at, scale_named
-    from evenstep.study.transfer.updating import updated
+    from evenstep.study.transfer.updating import require_alike, updated
 
     chosen = scale_named(scale)
     names = tuple(name for given in (*(families or ()), *(more or ())) for name in given.split(",") if name)
@@ -72,7 +72,7 @@ def transfer(
     asked = _Asked(chosen, selected, patterns, training, place)
     old = _old(out) if update else None
     if old is not None:
-        updated(old, asked.record([]))  # measured alike? Say so before the training
+        require_alike(old, asked.record([]))  # said before the training, not after
     if out is not None:
         make_folder(out)
     results = _measured(asked, quiet=quiet)

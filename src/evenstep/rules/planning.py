@@ -267,15 +267,18 @@ class _Writer:
         if found is None:
             factor = width_factor(*key[:3], self.width, self.optimizer, groups=key[3])
             found = self.rates[key] = (self.scale * factor.value, f"{self.said} x {said_of((factor,))}")
-        power = 0.5 if self.optimizer == "adam" else 1.0  # Adam's step does not grow with the gradient
-        if times := self.network.overreach.get(position):
-            held = Factor("read", times**-power, f"a field grown {times:.4g}-fold")
-            found = found[0] * held.value, f"{found[1]} x {said_of((held,))}"
-        if left := self.network.dimmed.get(position):
-            most = max(1.0, FASTEST_READOUT * self.scale / found[0])
-            limit = f", rate {FASTEST_READOUT:g} at most" if left**-power > most else ""
-            held = Factor("average", min(left**-power, most), f"leaves {left:.4g}{limit}")
-            found = found[0] * held.value, f"{found[1]} x {said_of((held,))}"
+        for factor in self._of_what_is_read(position, found[0] / self.scale):
+            found = found[0] * factor.value, f"{found[1]} x {said_of((factor,))}"
         if edge.op != "recurrent":  # whose weights differ in what they read
             self.rate_of_edge[position] = found
         return found
+
+    def _of_what_is_read(self, position: int, by_width: float) -> Iterator[Factor]:
+        """Yield a layer's factors for what it reads: a field that grew before a norm, averages before a readout."""
+        power = 0.5 if self.optimizer == "adam" else 1.0  # Adam's step does not grow with the gradient
+        if times := self.network.overreach.get(position):
+            yield Factor("read", times**-power, f"a field grown {times:.4g}-fold")
+        if left := self.network.dimmed.get(position):
+            faster, most = left**-power, max(1.0, FASTEST_READOUT / by_width)
+            limit = f", rate {FASTEST_READOUT:g} at most" if faster > most else ""
+            yield Factor("average", min(faster, most), f"leaves {left:.4g}{limit}")

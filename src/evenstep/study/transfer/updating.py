@@ -18,24 +18,31 @@ def read_record(path: Path) -> dict[str, Any]:
     """Return the record that a run wrote earlier."""
     try:
         record: dict[str, Any] = json.loads(path.read_text())
-        if {"config", "results", "provenance"} <= record.keys():
-            return record
-        found = f"it holds {', '.join(record) or 'nothing'}"
-    except (OSError, ValueError, AttributeError) as error:
+        updated(record, record)  # has all that the new one is put together from
+    except (OSError, ValueError) as error:
         found = str(error)
+    except (AttributeError, KeyError, TypeError):
+        found = "it is none of evenstep study transfer"
+    else:
+        return record
     raise InputError(
         f"'{path}' is not a record to bring up to date ({found}); leave --update out, or give the folder of a run"
     )
 
 
-def updated(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a new record with all families that it lacks and the old one has, in the families' own order."""
+def require_alike(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Refuse to put records together that were not measured in the same way."""
     for name in _SAME:
         if old["config"].get(name) != new["config"].get(name):
             raise InputError(
                 f"the record was made with {name} {old['config'].get(name)}, this run with {new['config'].get(name)}; "
                 "measure alike, or leave --update out"
             )
+
+
+def updated(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a new record with all families that it lacks and the old one has, in the families' own order."""
+    require_alike(old, new)
     then = old["provenance"]["commit"]
     both = {one["family"]: {"commit": then, **one} for one in old["results"]["families"]}
     both |= {one["family"]: one for one in new["results"]["families"]}
