@@ -1,6 +1,7 @@
 """Search a base and plan from the file of the search: on the command line as in Python."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 import evenstep as es
-from evenstep.cli.base import load_base, search_to_dict
+from evenstep.cli.base import load_base
 from evenstep.graph import dag_mlp_graph
 from tests.cli.command import Run
 
@@ -86,12 +87,19 @@ def base(folder: Path) -> es.LRSearch:
     found = es.LRSearch(
         (0.1, 0.2, 0.4, 0.8), losses, 0.2, (0.1, 0.4), "ok", graph, 0.23, (0.1, 0.3), "weighted", "momentum"
     )
-    (folder / "base.json").write_text(json.dumps(search_to_dict(found)))
+    (folder / "base.json").write_text(json.dumps(found.to_dict()))
     return found
 
 
 def test_a_search_comes_back_from_its_file(base: es.LRSearch) -> None:
     assert load_base("base.json") == base
+
+
+def test_a_base_is_read_without_the_report(base: es.LRSearch) -> None:
+    code = "import sys; from evenstep.cli.base import load_base; load_base('base.json'); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "evenstep.search.result" in loaded
+    assert not [name for name in loaded if name.startswith("evenstep.report")]
 
 
 def test_codes_are_planned_from_a_search(run: Run, base: es.LRSearch) -> None:

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from evenstep.cli.base import search_to_dict
 from evenstep.cli.data import load_data
 from evenstep.cli.picture import drawing, require_picture
 from evenstep.cli.target import load_maker
@@ -83,7 +82,7 @@ def search(
         with drawing(picture):
             draw_search(found, picture)
     if as_json:
-        print(json.dumps(search_to_dict(found)))
+        print(json.dumps(found.to_dict()))
         return
     print(f"best learning rate {found.best:.4g}, between {found.bracket[0]:.4g} and {found.bracket[1]:.4g}")
     if found.estimate:

@@ -22,6 +22,7 @@ from evenstep.module.unwrap import named_parameters, own_name, unwrapped
 from evenstep.rules import Plan
 from evenstep.rules.roles import roles
 from evenstep.search.job import Data, Job
+from evenstep.search.plain_values import finite_or_none, mapping, reading, sequence, size_or_infinite
 from evenstep.search.recipe import Recipe
 from evenstep.search.steppers import stepper_for
 
@@ -41,6 +42,30 @@ class Changes:
     start: float
     predicted: float
     changes: tuple[float, ...]
+
+    @property
+    def finite(self) -> bool:
+        """Whether all of them are finite."""
+        return all(map(math.isfinite, (self.start, self.predicted, *self.changes)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; what is not finite is None."""
+        return {
+            "start": finite_or_none(self.start),
+            "predicted": finite_or_none(self.predicted),
+            "changes": [finite_or_none(change) for change in self.changes],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Changes:
+        """Read changes from `to_dict`; a change of None was not finite."""
+        with reading("the signal", remedy="make it again with to_dict()"):
+            changes = sequence("changes", mapping("a signal", values)["changes"])
+            return cls(
+                size_or_infinite("start", values["start"]),
+                size_or_infinite("predicted", values["predicted"]),
+                tuple(size_or_infinite("a change", change) for change in changes),
+            )
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, cast
 
 from torch import nn
 from torch.nn import functional
 
 from evenstep.errors import EvenstepError, InputError
 from evenstep.graph import Graph
-from evenstep.rules import Plan
+from evenstep.rules import OPTIMIZERS, Plan
+from evenstep.search import plain_values
 from evenstep.search.changes import Changes, Places, measure, places
 from evenstep.search.job import Data, Job, made
 from evenstep.search.recipe import Loss, Recipe
@@ -28,6 +29,7 @@ Compare = Literal["auto", "layers", "last"]
 # measure both.
 SLOPES: Mapping[str, float] = {"layers": 0.25, "last": 0.5}
 OCTAVES = 1.0  # between networks that have names and no sizes
+_REMEDY = "make it again: evenstep check file.py:function --json > check.json, or check.to_dict()"
 _NOTHING = 1e-12  # a change that is zero but for rounding
 
 
@@ -38,6 +40,28 @@ class CheckedNetwork:
     label: Label
     lr: float
     signals: Mapping[str, Changes]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "label": self.label,
+            "lr": self.lr,
+            "signals": {name: changes.to_dict() for name, changes in self.signals.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> CheckedNetwork:
+        """Read a network from `to_dict`."""
+        with plain_values.reading("the checked network", remedy=_REMEDY):
+            label = plain_values.mapping("a network", values)["label"]
+            if not isinstance(label, str) and not _above_zero(label):
+                raise ValueError(f"a label is {label!r}, not a name or a finite number above 0")
+            signals = plain_values.mapping("signals", values["signals"])
+            return cls(
+                label,
+                plain_values.positive("lr", values["lr"]),
+                {name: Changes.from_dict(changes) for name, changes in signals.items()},
+            )
 
 
 @dataclass(frozen=True)
@@ -55,6 +79,33 @@ class Trend:
     values: tuple[float, ...]
     later: tuple[float, ...]
     slope: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; what is not finite is None."""
+        return {
+            "signal": self.signal,
+            "relative": self.relative,
+            "values": [plain_values.finite_or_none(value) for value in self.values],
+            "later": [plain_values.finite_or_none(value) for value in self.later],
+            "slope": plain_values.finite_or_none(self.slope),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Trend:
+        """Read a trend from `to_dict`; a value or slope of None was not finite."""
+        with plain_values.reading("the trend", remedy=_REMEDY):
+            signal = plain_values.text("a trend's signal", plain_values.mapping("a trend", values)["signal"])
+            if not isinstance(values["relative"], bool):
+                raise ValueError(f"relative of '{signal}' is {values['relative']!r}, not true or false")
+            first, later = (
+                tuple(
+                    plain_values.size_or_infinite(f"{name} of '{signal}'", value)
+                    for value in plain_values.sequence(f"{name} of '{signal}'", values[name])
+                )
+                for name in ("values", "later")
+            )
+            slope = plain_values.number_or_infinite(f"the slope of '{signal}'", values["slope"])
+            return cls(signal, values["relative"], first, later, slope)
 
 
 @dataclass(frozen=True)
@@ -90,7 +141,7 @@ class Check:
         return tuple(
             network.label
             for network in self.networks
-            if not all(math.isfinite(c) for s in network.signals.values() for c in (s.start, s.predicted, *s.changes))
+            if not all(changes.finite for changes in network.signals.values())
         )
 
     @property
@@ -115,15 +166,7 @@ class Check:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; what is not finite is None."""
-        networks = [
-            {
-                "label": network.label,
-                "lr": network.lr,
-                "signals": {name: _plain(asdict(changes)) for name, changes in network.signals.items()},
-            }
-            for network in self.networks
-        ]
+        """Return plain values for JSON, with the verdict and its reason; what is not finite is None."""
         return {
             "verdict": self.verdict,
             "reason": str(self),
@@ -131,11 +174,51 @@ class Check:
             "tolerance": self.tolerance,
             "optimizer": self.optimizer,
             "steps": self.steps,
-            "worst": _plain(asdict(self.worst)),
-            "trends": [_plain(asdict(trend)) for trend in self.trends],
-            "shown": [_plain(asdict(trend)) for trend in self.shown],
-            "networks": networks,
+            "worst": self.worst.to_dict(),
+            "trends": [trend.to_dict() for trend in self.trends],
+            "shown": [trend.to_dict() for trend in self.shown],
+            "networks": [network.to_dict() for network in self.networks],
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Check:
+        """Read a check from `to_dict`; the verdict and its reason follow from the rest and are not read."""
+        with plain_values.reading("the check", remedy=_REMEDY):
+            return cls._from_values(plain_values.mapping("it", values))
+
+    @classmethod
+    def _from_values(cls, values: Mapping[str, Any]) -> Check:
+        networks = tuple(map(CheckedNetwork.from_dict, plain_values.sequence("networks", values["networks"])))
+        trends, shown = (
+            tuple(map(Trend.from_dict, plain_values.sequence(name, values[name]))) for name in ("trends", "shown")
+        )
+        steps = plain_values.count("steps", values["steps"])
+        labels = [network.label for network in networks]
+        if len(set(labels)) < max(len(labels), 2) or len({isinstance(label, str) for label in labels}) > 1:
+            raise ValueError(f"labels are {labels}; a check has two or more, all sizes or all names, each once")
+        for network in networks:
+            for name, changes in network.signals.items():
+                if len(changes.changes) != steps:
+                    raise ValueError(
+                        f"'{name}' of {network.label!r} has {len(changes.changes)} changes in {steps} steps"
+                    )
+        if not trends:
+            raise ValueError("trends are empty; a check judges at least one")
+        for trend in (*trends, *shown):
+            if {len(trend.values), len(trend.later)} != {len(networks)}:
+                raise ValueError(
+                    f"trend '{trend.signal}' has {len(trend.values)} and {len(trend.later)} values of {len(networks)} "
+                    "networks"
+                )
+        return cls(
+            networks,
+            trends,
+            shown,
+            cast(Literal["layers", "last"], plain_values.one_of("compare", values["compare"], tuple(SLOPES))),
+            plain_values.positive("tolerance", values["tolerance"]),
+            steps,
+            plain_values.one_of("optimizer", values["optimizer"], OPTIMIZERS),
+        )
 
 
 def check(
@@ -257,9 +340,14 @@ def _over_seeds(measured: list[dict[str, Changes]], name: str) -> Changes:
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
-    """Return the mean in logarithms, where slopes are taken: one large seed does not set it alone."""
+    """Return the mean in logarithms, where slopes are taken, infinite where a value is not finite.
+
+    One large seed does not set it alone.
+    """
     if 0.0 in values:
         return 0.0
+    if not all(map(math.isfinite, values)):
+        return math.inf
     return math.exp(sum(math.log(value) for value in values) / len(values))
 
 
@@ -307,6 +395,9 @@ def _trend(name: str, row: list[Changes], labels: list[Label], *, output: bool) 
 
 
 def _moved(change: float) -> float:
+    """Return a change, 0 where it is rounding alone, infinite where it is not finite."""
+    if not math.isfinite(change):
+        return math.inf
     return 0.0 if change <= _NOTHING else change
 
 
@@ -322,12 +413,3 @@ def _slope(values: tuple[float, ...], labels: list[Label]) -> float:
         return max(heights) - min(heights)
     middle = sum(sizes) / len(sizes)
     return sum((x - middle) * y for x, y in zip(sizes, heights, strict=True)) / sum((x - middle) ** 2 for x in sizes)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value with None in place of numbers that JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

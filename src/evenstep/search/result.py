@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from itertools import pairwise
+from typing import Any, Literal, cast, get_args
 
 from evenstep.errors import SearchError
 from evenstep.graph import Graph
+from evenstep.rules import OPTIMIZERS
+from evenstep.search import plain_values
 from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
 
 Status = Literal["ok", "best_at_edge", "all_diverged"]
+_REMEDY = "make it again: evenstep search file.py:function --json > base.json, or search.to_dict()"
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,91 @@ class LRSearch:
                 "train longer if the loss does not depend on the rate"
             )
         return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the search as plain values for JSON, the graph among them; what is not finite is None."""
+        return {
+            "best": plain_values.finite_or_none(self.best),
+            "bracket": [plain_values.finite_or_none(rate) for rate in self.bracket],
+            "estimate": self.estimate,
+            "interval": None if self.interval is None else list(self.interval),
+            "status": self.status,
+            "grid": list(self.grid),
+            "losses": [[plain_values.finite_or_none(loss) for loss in seeds] for seeds in self.losses],
+            "rule": self.rule,
+            "optimizer": self.optimizer,
+            "graph": self.graph.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> LRSearch:
+        """Read a search from `to_dict`.
+
+        Values without a graph, as older versions wrote them, raise: a plan would not know what the rates were found on.
+        """
+        with plain_values.reading("the search", remedy=_REMEDY):
+            return cls._from_values(plain_values.mapping("it", values))
+
+    @classmethod
+    def _from_values(cls, values: Mapping[str, Any]) -> LRSearch:
+        if "graph" not in values:
+            raise ValueError("it has no graph, as older versions wrote it")
+        graph = Graph.from_dict(values["graph"])
+        grid = _grid(values["grid"])
+        losses = _losses(values["losses"], rates=len(grid))
+        again = chosen(grid, losses, graph)  # what values of older versions leave out
+        best = plain_values.positive_or_nan("best", values["best"])
+        status = plain_values.one_of("status", values.get("status", again.status), get_args(Status))
+        if math.isnan(best) != (status == "all_diverged") or not (math.isnan(best) or best in grid):
+            raise ValueError(
+                f"best is {values['best']!r}, with the status '{status}'; it is a rate of the grid, if any"
+            )
+        bracket, estimate, interval = (values.get(name) for name in ("bracket", "estimate", "interval"))
+        rule, optimizer = values.get("rule"), values.get("optimizer")
+        return cls(
+            grid,
+            losses,
+            best,
+            _pair("bracket", again.bracket if bracket is None else bracket, plain_values.positive_or_nan),
+            cast(Status, status),
+            graph,
+            None if estimate is None else plain_values.positive("estimate", estimate),
+            None if interval is None else _pair("interval", interval, plain_values.positive),
+            None if rule is None else plain_values.text("rule", rule),
+            None if optimizer is None else plain_values.one_of("optimizer", optimizer, OPTIMIZERS),
+        )
+
+
+def _grid(values: object) -> tuple[float, ...]:
+    """Return learning rates, ascending."""
+    grid = tuple(
+        plain_values.positive("a learning rate of the grid", rate) for rate in plain_values.sequence("grid", values)
+    )
+    if not grid or any(rate >= following for rate, following in pairwise(grid)):
+        raise ValueError(f"grid is {list(grid)}; its learning rates have to ascend, and there has to be one")
+    return grid
+
+
+def _losses(values: object, *, rates: int) -> tuple[tuple[float, ...], ...]:
+    """Return the loss of every seed at each rate, infinite where it diverged."""
+    losses = tuple(
+        tuple(plain_values.number_or_infinite("a loss", loss) for loss in plain_values.sequence("losses", seeds))
+        for seeds in plain_values.sequence("losses", values)
+    )
+    if len(losses) != rates:
+        raise ValueError(f"losses are of {len(losses)} learning rates, and the grid has {rates}")
+    counts = sorted({len(seeds) for seeds in losses})
+    if len(counts) > 1 or not counts[0]:
+        raise ValueError(f"losses are of {' and '.join(map(str, counts))} seeds; every rate has the same, at least one")
+    return losses
+
+
+def _pair(name: str, values: object, read: Callable[[str, object], float]) -> tuple[float, float]:
+    """Return two learning rates, each read by `read`."""
+    pair = plain_values.sequence(name, values)
+    if len(pair) != 2:
+        raise ValueError(f"{name} is {pair}, not two learning rates")
+    return read(name, pair[0]), read(name, pair[1])
 
 
 def chosen(grid: tuple[float, ...], losses: tuple[tuple[float, ...], ...], graph: Graph) -> LRSearch:

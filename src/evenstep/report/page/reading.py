@@ -18,8 +18,7 @@ from evenstep.report.page.sections import section
 from evenstep.rules import Plan
 from evenstep.rules.plan import FORMAT, any_digits
 from evenstep.search import Check, LRSearch, Store
-from evenstep.search.changes import Changes
-from evenstep.search.checking import CheckedNetwork, Trend
+from evenstep.search.plain_values import DamageError
 from evenstep.search.result import chosen
 from evenstep.search.store import Row
 
@@ -65,27 +64,29 @@ def part_of_text(text: str, *, name: str, where: str) -> Part:
 
 def part_of_values(values: Mapping[str, Any], *, name: str, where: str) -> Part | None:
     """Return the part that plain values describe, None where they are of no known kind."""
+    remedy = "write it again with the command it came from"
     try:
         found = _part(values, name)
         if found is not None:
             section(found, 0)  # what cannot be shown is damaged, and this is where it is said whose fault it is
         return found
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise InputError(
-            f"{where} is damaged ({type(error).__name__}: {error}); write it again with the command it came from"
-        ) from None
+    except DamageError as error:
+        raise DamageError(where, error.cause, remedy) from None
     except EvenstepError as error:
         raise InputError(f"{where}: {error}") from None
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise DamageError(where, f"{type(error).__name__}: {error}", remedy) from None
 
 
 def _part(values: Mapping[str, Any], name: str) -> Part | None:
     if values.get("format") == FORMAT:
         return _plan(values, name)
     if {"grid", "losses", "best"} <= values.keys():
-        return SearchPart(name, _search(values))
+        # The page shows no graph of a search: what older versions wrote without one, or with another, it still shows.
+        return SearchPart(name, LRSearch.from_dict({**values, "graph": _stand_in().to_dict()}))
     if {"verdict", "trends", "networks"} <= values.keys():
         said = [f"{key} {values[key]}" for key in ("rule", "init") if key in values]
-        return CheckPart(name, _check(values), str(values.get("over", "network")), ", ".join(said))
+        return CheckPart(name, Check.from_dict(values), str(values.get("over", "network")), ", ".join(said))
     results = values.get("results", values)
     if isinstance(results, Mapping) and {"families", "left_out"} <= results.keys():
         return _study(values, results, name)
@@ -110,53 +111,6 @@ def _stand_in(parameters: Sequence[Parameter] = ()) -> Graph:
     return Graph.build(
         ends, [Edge("input", "output", "identity")], inputs=["input"], outputs=["output"], parameters=parameters
     )
-
-
-def _search(values: Mapping[str, Any]) -> LRSearch:
-    grid = tuple(map(float, values["grid"]))
-    losses = tuple(tuple(map(_or_infinite, seeds)) for seeds in values["losses"])
-    if not grid or len(grid) != len(losses) or not all(losses) or list(grid) != sorted(grid) or grid[0] <= 0:
-        raise ValueError(f"{len(grid)} learning rates and {len(losses)} lists of losses make no search")
-    found = chosen(grid, losses, _stand_in())
-    best = float(values["best"] if values["best"] is not None else math.nan)
-    low, high = values.get("bracket") or found.bracket
-    interval = values.get("interval")
-    return LRSearch(
-        grid,
-        losses,
-        best,
-        (float(low), float(high)),
-        values.get("status", found.status),
-        found.graph,
-        None if values.get("estimate") is None else float(values["estimate"]),
-        None if interval is None else (float(interval[0]), float(interval[1])),
-    )
-
-
-def _check(values: Mapping[str, Any]) -> Check:
-    networks = tuple(
-        CheckedNetwork(
-            one["label"],
-            float(one["lr"]),
-            {
-                signal: Changes(
-                    _or_infinite(c["start"]), _or_infinite(c["predicted"]), tuple(map(_or_infinite, c["changes"]))
-                )
-                for signal, c in one["signals"].items()
-            },
-        )
-        for one in values["networks"]
-    )
-    trends, shown = (tuple(map(_trend, values[key])) for key in ("trends", "shown"))
-    if not trends or any(len(trend.values) != len(networks) for trend in (*trends, *shown)):
-        raise ValueError("its trends are not those of its networks")
-    tolerance, steps = float(values["tolerance"]), int(values["steps"])
-    return Check(networks, trends, shown, values["compare"], tolerance, steps, str(values["optimizer"]))
-
-
-def _trend(values: Mapping[str, Any]) -> Trend:
-    first, later = (tuple(map(_or_infinite, values[key])) for key in ("values", "later"))
-    return Trend(str(values["signal"]), bool(values["relative"]), first, later, _or_infinite(values["slope"]))
 
 
 def _study(values: Mapping[str, Any], results: Mapping[str, Any], name: str) -> StudyPart:
@@ -229,7 +183,3 @@ def _stored(search: Mapping[str, Any], rows: Sequence[Row], name: str) -> Search
         known.append(f"{len(by_rate) - len(whole)} learning rates are not finished and left out")
     note = ", ".join([f"run {search['config'][:12]}", *known])
     return SearchPart(name, chosen(tuple(whole), tuple(whole.values()), _stand_in()), note)
-
-
-def _or_infinite(value: float | None) -> float:
-    return math.inf if value is None else float(value)

@@ -1,0 +1,106 @@
+"""Read plain values, as JSON holds them: return each as its type, or raise a ValueError that names the field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from reprlib import repr as shortened
+from typing import Any
+
+from evenstep.errors import EvenstepError, InputError
+
+
+class DamageError(InputError):
+    """Report values that cannot be read; `cause` says why."""
+
+    def __init__(self, name: str, cause: str, remedy: str) -> None:
+        super().__init__(f"{name} is damaged ({cause}); {remedy}")
+        self.cause = cause
+
+
+@contextmanager
+def reading(name: str, *, remedy: str) -> Iterator[None]:
+    """Turn what goes wrong inside into one error; of contexts in one another the outermost gives name and remedy."""
+    try:
+        yield
+    except DamageError as error:
+        raise DamageError(name, error.cause, remedy) from None
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, EvenstepError) as error:
+        raise DamageError(name, f"{type(error).__name__}: {error}", remedy) from None
+
+
+def mapping(name: str, value: object) -> Mapping[str, Any]:
+    """Return a mapping by names."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ValueError(f"{name} is {shortened(value)}, not an object")
+    return value
+
+
+def sequence(name: str, value: object) -> list[Any]:
+    """Return the members of a list or a tuple."""
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{name} is {shortened(value)}, not a list")
+    return list(value)
+
+
+def number(name: str, value: object) -> float:
+    """Return a number, finite or not."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"{name} is {shortened(value)}, not a number")
+    return float(value)
+
+
+def positive(name: str, value: object) -> float:
+    """Return a finite number above 0."""
+    result = number(name, value)
+    if not 0 < result < math.inf:
+        raise ValueError(f"{name} is {shortened(value)}, not a finite number above 0")
+    return result
+
+
+def count(name: str, value: object) -> int:
+    """Return a whole number from 1 up."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} is {shortened(value)}, not a whole number from 1 up")
+    return value
+
+
+def number_or_infinite(name: str, value: object) -> float:
+    """Return a number; infinite where it is None, or not finite."""
+    result = math.inf if value is None else number(name, value)
+    return result if math.isfinite(result) else math.inf
+
+
+def size_or_infinite(name: str, value: object) -> float:
+    """Return a number from 0 up; infinite where it is None, or not finite."""
+    result = number_or_infinite(name, value)
+    if result < 0:
+        raise ValueError(f"{name} is {shortened(value)}, not a number from 0 up")
+    return result
+
+
+def positive_or_nan(name: str, value: object) -> float:
+    """Return a finite number above 0; NaN where it is None or NaN."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return math.nan
+    return positive(name, value)
+
+
+def text(name: str, value: object) -> str:
+    """Return a string."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {shortened(value)}, not a string")
+    return value
+
+
+def one_of(name: str, value: object, allowed: Collection[str]) -> str:
+    """Return a string that is one of those allowed."""
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name} is {shortened(value)}, not one of {', '.join(allowed)}")
+    return value
+
+
+def finite_or_none(value: float) -> float | None:
+    """Return a number as JSON has it: None where it is not finite."""
+    return value if math.isfinite(value) else None
