@@ -33,10 +33,10 @@ from torch import Tensor, nn
 import evenstep as es
 from evenstep.search import LocalEngine
 from evenstep.search.cuda import Precision
-from evenstep.search.fleet import order
 from evenstep.search.job import Copy, Data, Job
 from evenstep.search.memory import copies_that_fit
 from evenstep.search.recipe import Recipe
+from evenstep.search.replicas import order
 from evenstep.spaces import DagCNN, DagMLP, NasBench201
 from evenstep.study.record import write_record
 

@@ -21,7 +21,7 @@ from evenstep.report.figures import (
 from evenstep.report.marks import filled
 from evenstep.report.transfer import COLOURS, shown
 from evenstep.study.figures.catalogue import FIGURES, figure_named
-from evenstep.study.figures.outcome import RULES, Outcome
+from evenstep.study.figures.figure_result import RULES, Outcome
 from tests.report.test_transfer import result
 
 MARK, MARK_ONE = "<!-- reproduction table -->", "<!-- reproduction at one rate -->"

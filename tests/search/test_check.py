@@ -23,7 +23,7 @@ from evenstep.graph import dag_mlp_graph
 from evenstep.module import plan
 from evenstep.rules import Init, Optimizer, Plan
 from evenstep.search import Check, check
-from evenstep.search.changes import Changes, measure, places
+from evenstep.search.first_step import Changes, measure, places
 from evenstep.search.job import Data, Job
 from evenstep.search.recipe import Recipe
 from evenstep.spaces import DagMLP

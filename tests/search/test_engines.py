@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from evenstep.errors import SearchError
 from evenstep.search import Engine, LocalEngine
-from evenstep.search.engines.form import Form, train_in
-from evenstep.search.fleet import Outcome
+from evenstep.search.engines.batching import Form, train_in
 from evenstep.search.job import Copy, Job
 from evenstep.search.recipe import Recipe
+from evenstep.search.replicas import Outcome
 from tests.search import plain
 
 torch.set_num_threads(1)

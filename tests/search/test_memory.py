@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from evenstep.search import LocalEngine, memory
-from evenstep.search.engines import form as forms
-from evenstep.search.engines.form import Form, train_in
-from evenstep.search.fleet import Fleet
+from evenstep.search.engines import batching
+from evenstep.search.engines.batching import Form, train_in
 from evenstep.search.job import Copy, Job
 from evenstep.search.recipe import Recipe
+from evenstep.search.replicas import Fleet
 from tests.search import plain
 
 torch.set_num_threads(1)
@@ -58,8 +58,8 @@ def test_no_chunk_is_larger_than_the_room(monkeypatch: pytest.MonkeyPatch) -> No
             seen.append(len(copies))
             super().__init__(job, copies, device)
 
-    monkeypatch.setattr(forms, "Fleet", Counted)
-    monkeypatch.setattr(forms, "_too_small_to_try", lambda *_: False)
+    monkeypatch.setattr(batching, "Fleet", Counted)
+    monkeypatch.setattr(batching, "_too_small_to_try", lambda *_: False)
     monkeypatch.setattr(memory, "available_bytes", lambda: 10 * memory.bytes_of_copy(job(), plain.images()))
     for given in (None, Form("stacked", 100)):
         found = list(LocalEngine(workers=1).run(job(steps=200), plain.images(), COPIES, given))

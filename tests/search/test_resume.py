@@ -16,7 +16,7 @@ import pytest
 
 from evenstep.errors import SearchError
 from evenstep.search import LocalEngine, search_lr
-from evenstep.search.engines.form import Form
+from evenstep.search.engines.batching import Form
 from tests.search import plain
 
 ROOT = Path(__file__).parents[2]

@@ -17,8 +17,8 @@ import evenstep as es
 from evenstep.errors import InputError
 from evenstep.graph import dag_mlp_graph
 from evenstep.search import Check, LRSearch, check
-from evenstep.search.changes import Changes
 from evenstep.search.checking import CheckedNetwork, Trend
+from evenstep.search.first_step import Changes
 from evenstep.search.result import chosen
 
 torch.set_num_threads(1)

@@ -16,7 +16,7 @@ from evenstep.data import digits
 from evenstep.errors import SearchError
 from evenstep.graph import dag_mlp_graph
 from evenstep.search import LocalEngine, Progress
-from evenstep.search.engines.form import Form
+from evenstep.search.engines.batching import Form
 from evenstep.search.job import Copy, Job
 from evenstep.search.result import chosen
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from evenstep.search import LocalEngine
-from evenstep.search.engines.form import Form
-from evenstep.search.fleet import Outcome
+from evenstep.search.engines.batching import Form
 from evenstep.search.job import Copy, Data, Job
+from evenstep.search.replicas import Outcome
 from evenstep.study.progress import Progress
 from evenstep.study.transfer import benchmark
 from evenstep.study.transfer.benchmark import FamilyResult, Place, run

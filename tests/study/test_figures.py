@@ -15,8 +15,8 @@ from evenstep.errors import InputError
 from evenstep.graph import dag_mlp_graph
 from evenstep.rules import path_moments
 from evenstep.study.figures.catalogue import FIGURES, figure_named
+from evenstep.study.figures.figure_result import RULES, Outcome, spread_over_seeds
 from evenstep.study.figures.networks import SCALES, family, scale_named
-from evenstep.study.figures.outcome import RULES, Outcome, spread_over_seeds
 from evenstep.study.transfer.benchmark import Place, run
 from evenstep.study.transfer.families import Architecture
 from evenstep.study.transfer.measure import Curve, Measured, Training, layered

@@ -16,8 +16,8 @@ from evenstep.errors import InputError
 from evenstep.study.figures.catalogue import FIGURES, PaperFigure
 
 if TYPE_CHECKING:
+    from evenstep.study.figures.figure_result import Outcome
     from evenstep.study.figures.networks import FigureScale
-    from evenstep.study.figures.outcome import Outcome
     from evenstep.study.transfer.benchmark import Place
     from evenstep.study.transfer.families import Family
     from evenstep.study.transfer.measure import Training
@@ -114,7 +114,7 @@ def _recorded(path: Path) -> dict[str, Any] | None:
 
 
 def _measured(figure: PaperFigure, family: Family, place: Place, training: Training, *, quiet: bool) -> Outcome:
-    from evenstep.study.figures.outcome import Outcome
+    from evenstep.study.figures.figure_result import Outcome
     from evenstep.study.transfer.benchmark import run
 
     with bar(quiet=quiet) as show:

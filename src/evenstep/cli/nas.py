@@ -33,7 +33,7 @@ def sample(
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Print cells spread over the table's range of accuracy, one a line."""
-    from evenstep.study.nas.asking import read_codes, text_of
+    from evenstep.study.nas.options import read_codes, text_of
     from evenstep.study.nas.sample import sample_of_table, spread_sample
     from evenstep.study.nas.table import NasBench201Table
 
@@ -77,7 +77,7 @@ def train(
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Train cells with the benchmark's recipe, each protocol at its own rates and initialisation."""
-    from evenstep.study.nas.asking import asked_for, run, text_of
+    from evenstep.study.nas.options import asked_for, run, text_of
 
     asked = asked_for(
         scale=scale,

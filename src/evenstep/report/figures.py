@@ -14,7 +14,7 @@ from evenstep.report.marks import Marks
 from evenstep.report.table import markdown_table
 from evenstep.report.transfer import COLOURS, log_axes, shown
 from evenstep.study.figures.catalogue import FIGURES, PaperFigure
-from evenstep.study.figures.outcome import RULES, Outcome, spread_over_seeds
+from evenstep.study.figures.figure_result import RULES, Outcome, spread_over_seeds
 
 ONE_RATE = "-one-rate"  # what the folders of runs at one rate for all layers end with
 DOT, PER_OCTAVE = 3.0, 14.0  # points: a dot's radius where seeds agree, and what an octave of spread adds

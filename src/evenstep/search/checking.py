@@ -18,7 +18,7 @@ from evenstep.errors import EvenstepError, InputError
 from evenstep.graph import Graph
 from evenstep.rules import OPTIMIZERS, Plan
 from evenstep.search import plain_values
-from evenstep.search.changes import Changes, Places, measure, places
+from evenstep.search.first_step import Changes, Places, measure, places
 from evenstep.search.job import Data, Job, made
 from evenstep.search.recipe import Loss, Recipe
 from evenstep.search.tensors import as_tensors

@@ -19,12 +19,12 @@ from evenstep.module import plan as plan_module
 from evenstep.module import trace
 from evenstep.rules import Init, Optimizer, Plan
 from evenstep.search.engines import Engine, LocalEngine
-from evenstep.search.engines.form import Form
-from evenstep.search.fleet import Outcome
+from evenstep.search.engines.batching import Form
 from evenstep.search.grid import OCTAVE, rate_at, wanted
 from evenstep.search.job import Copy, Data, Job, made
 from evenstep.search.provenance import provenance
 from evenstep.search.recipe import Loss, Recipe, Schedule, constant_schedule
+from evenstep.search.replicas import Outcome
 from evenstep.search.result import LRSearch, chosen, of_positions
 from evenstep.search.store import Row, Store
 from evenstep.search.tensors import as_tensors

@@ -16,8 +16,8 @@ import evenstep as es
 from evenstep.errors import EvenstepError, InputError, PlanError
 from evenstep.graph.cells import all_cells, cell_string, is_live, parameter_count
 from evenstep.study.nas import muparam
-from evenstep.study.nas.asking import PROTOCOLS
 from evenstep.study.nas.muparam import Mup
+from evenstep.study.nas.options import PROTOCOLS
 from evenstep.study.nas.protocols import (
     RESIDUAL_CELL,
     SKIPS_CELL,

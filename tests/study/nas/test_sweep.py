@@ -13,7 +13,9 @@ from evenstep.errors import InputError, SearchError, StoreError
 from evenstep.graph.cells import parameter_count
 from evenstep.search.grid import rate_at
 from evenstep.study.nas import __main__, sweep
-from evenstep.study.nas.asking import (
+from evenstep.study.nas.captured import Outcome
+from evenstep.study.nas.ledger import Entry, Ledger, Run, Setting, key_of, read
+from evenstep.study.nas.options import (
     PROTOCOLS,
     SMOKE,
     SMOKE_CODES,
@@ -25,8 +27,6 @@ from evenstep.study.nas.asking import (
     run,
     setting_for,
 )
-from evenstep.study.nas.captured import Outcome
-from evenstep.study.nas.ledger import Entry, Ledger, Run, Setting, key_of, read
 from evenstep.study.nas.protocols import Benchmark, ConstantTuned, Paper, Shape, Weighted
 from evenstep.study.nas.sweep import Place, data_set_in, train_group, tune
 from evenstep.study.progress import Progress

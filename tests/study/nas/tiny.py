@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from evenstep.study.nas.asking import SMOKE
 from evenstep.study.nas.ledger import Setting
+from evenstep.study.nas.options import SMOKE
 from evenstep.study.nas.protocols import Shape
 from evenstep.study.nas.sweep import images_at
 from evenstep.study.nas.training import Images, Training

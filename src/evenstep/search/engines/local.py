@@ -18,9 +18,9 @@ from torch import Tensor
 
 from evenstep.errors import SearchError
 from evenstep.search.cuda import Precision
-from evenstep.search.engines.form import Form, best_threads, chosen_form, fitted, threads, train_in
-from evenstep.search.fleet import Outcome, step_count
+from evenstep.search.engines.batching import Form, best_threads, chosen_form, fitted, threads, train_in
 from evenstep.search.job import Copy, Data, Job
+from evenstep.search.replicas import Outcome, step_count
 
 _START_SECONDS = 4.0  # what starting workers costs, importing torch above all
 _TRIES = 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from evenstep.search.engines.form import Form
-from evenstep.search.fleet import Outcome
+from evenstep.search.engines.batching import Form
 from evenstep.search.job import Copy, Data, Job
+from evenstep.search.replicas import Outcome
 
 
 class Engine(Protocol):

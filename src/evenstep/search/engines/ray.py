@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from evenstep.errors import InputError
-from evenstep.search.engines.form import Form, chosen_form, threads, train_in
-from evenstep.search.fleet import Outcome
+from evenstep.search.engines.batching import Form, chosen_form, threads, train_in
 from evenstep.search.job import Copy, Data, Job
+from evenstep.search.replicas import Outcome
 
 
 class RayEngine:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from evenstep.errors import EvenstepError
-from evenstep.study.nas.asking import PROTOCOLS, asked_for, run, text_of
+from evenstep.study.nas.options import PROTOCOLS, asked_for, run, text_of
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.search.provenance import provenance
-from evenstep.study import lines
+from evenstep.study import jsonl
 from evenstep.study.nas.captured import Outcome
 from evenstep.study.nas.protocols import Shape, TrainingProtocol, Treatment
 from evenstep.study.nas.training import Training
@@ -117,13 +117,13 @@ class Ledger:
     def _add(self, entry: Entry) -> Entry:
         self._keep(entry)
         if self.path is not None:
-            lines.append(self.path, entry.to_dict())
+            jsonl.append(self.path, entry.to_dict())
         return entry
 
 
 def read(path: Path, *, mend: bool = False) -> Iterator[Entry]:
     """Yield a ledger's lines; with `mend` a last line that was cut off is removed from the file too."""
-    return lines.read(path, Entry.from_dict, mend=mend)
+    return jsonl.read(path, Entry.from_dict, mend=mend)
 
 
 def key_of(run: Run, setting: Setting) -> str:

@@ -22,9 +22,9 @@ from evenstep.data import Split, cifar10, digits, imagenet
 from evenstep.errors import InputError, SearchError
 from evenstep.search import LocalEngine
 from evenstep.search.cuda import Precision
-from evenstep.search.engines.form import Form
-from evenstep.search.fleet import Outcome
+from evenstep.search.engines.batching import Form
 from evenstep.search.job import Copy, Data, Job
+from evenstep.search.replicas import Outcome
 from evenstep.study import statistics
 from evenstep.study.progress import Notify, Progress
 from evenstep.study.record import finite

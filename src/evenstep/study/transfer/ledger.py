@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.search.provenance import provenance
-from evenstep.study import lines
+from evenstep.study import jsonl
 from evenstep.study.transfer.families import Architecture, Setting
 from evenstep.study.transfer.measure import (
     Curve,
@@ -92,7 +92,7 @@ class Ledger:
             "rivals": attempts_to_dict(attempts),
             "provenance": where,
         }
-        lines.append(self.path, line)
+        jsonl.append(self.path, line)
 
     def key(self, setting: Setting, architecture: Architecture, training: Training) -> str:
         """Return what a measurement is found by: all that its losses follow from, the plan's numbers among them."""
@@ -100,7 +100,7 @@ class Ledger:
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:24]
 
     def _read(self, path: Path) -> None:
-        for key, curve, attempts, origin in lines.read(path, _parsed, mend=True):
+        for key, curve, attempts, origin in jsonl.read(path, _parsed, mend=True):
             known = self.entries.setdefault(key, Known())
             more = {lr: losses for lr, losses in curve.items() if len(losses) > len(known.curve.get(lr, ()))}
             known.curve.update(more)

@@ -11,10 +11,10 @@ from typing import Any
 from evenstep.rules import Plan, Rule, plan_graph
 from evenstep.rules.paths import Paths
 from evenstep.search import Engine
-from evenstep.search.fleet import step_count
 from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
 from evenstep.search.job import Copy, Data, Job
 from evenstep.search.recipe import Recipe, Schedule, constant_schedule
+from evenstep.search.replicas import step_count
 from evenstep.study.record import finite
 from evenstep.study.transfer import rivals
 from evenstep.study.transfer.families import Architecture, Setting, graph_of, maker

@@ -13,8 +13,8 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 from evenstep.errors import InputError
-from evenstep.search.fleet import order
 from evenstep.search.job import Data, Job
+from evenstep.search.replicas import order
 
 TEST_STEPS = 100
 SMOOTHING = 0.98

@@ -11,9 +11,9 @@ from typing import Literal
 import torch
 
 from evenstep.search.cuda import Precision
-from evenstep.search.fleet import Fleet, Outcome, Singles, Squad, step_count, train, trial_seconds
 from evenstep.search.job import Copy, Data, Job
 from evenstep.search.memory import copies_that_fit
+from evenstep.search.replicas import Fleet, Outcome, Singles, Squad, step_count, train, trial_seconds
 
 Kind = Literal["stacked", "single"]
 

@@ -23,7 +23,7 @@ from torch.func import functional_call, vmap
 from evenstep.search.cuda import Precision, autocast, cuda_settings, fanned_out, on, streams_for
 from evenstep.search.job import Copy, Data, Job, norms_of
 from evenstep.search.recipe import Recipe
-from evenstep.search.steppers import Stepper, stepper_for
+from evenstep.search.stacked_optimizers import Stepper, stepper_for
 
 _EVALUATION_BATCH = {"cpu": 1024, "cuda": 4096}
 _STATISTICS_FROM = 16384  # examples: enough for a mean and a variance

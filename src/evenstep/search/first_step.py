@@ -24,7 +24,7 @@ from evenstep.rules.roles import roles
 from evenstep.search.job import Data, Job
 from evenstep.search.plain_values import finite_or_none, mapping, reading, sequence, size_or_infinite
 from evenstep.search.recipe import Recipe
-from evenstep.search.steppers import stepper_for
+from evenstep.search.stacked_optimizers import stepper_for
 
 Values = dict[str, Tensor]
 # Of the parameters' size: how far to go where a difference stands in for a derivative.

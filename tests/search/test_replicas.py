@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 import evenstep as es
 from evenstep.rules import Optimizer
-from evenstep.search.fleet import Fleet, Outcome, Singles, Squad, order, step_count, train
 from evenstep.search.job import Copy, Job
 from evenstep.search.recipe import Recipe
+from evenstep.search.replicas import Fleet, Outcome, Singles, Squad, order, step_count, train
 from tests.search import plain
 from tests.search.plain import Data, Make, Trained, images, job_of
 
