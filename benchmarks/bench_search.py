@@ -2,12 +2,12 @@
 
     python benchmarks/bench_search.py [--cases NAME ...] [--repeats 5] [--record results/bench_search/cpu.json]
 
-(a) a plain eager loop over copies, data on the device, torch.optim; (b) on a CPU one process per copy, as many at a
-time as there are cores, one thread each. A ratio above 1 means that the engine is faster; all trained copies and the
-evaluation at the end count, and so do the engine's own trials and its workers' start. The ways take turns; times are
+(a) a plain eager loop over trials, data on the device, torch.optim; (b) on a CPU one process per trial, as many at a
+time as there are cores, one thread each. A ratio above 1 means that the engine is faster; all trained trials and the
+evaluation at the end count, and so do the engine's own timings and its workers' start. The ways take turns; times are
 medians over the repeats, ratios those of medians.
 
-`--cases "2000 copies"` runs another check, once and on the engine alone: that many copies of a large network finish,
+`--cases "2000 copies"` runs another check, once and on the engine alone: that many trials of a large network finish,
 and how much memory all processes together had at most.
 """
 
@@ -33,8 +33,8 @@ from torch import Tensor, nn
 import evenstep as es
 from evenstep.search import LocalEngine
 from evenstep.search.cuda import Precision
-from evenstep.search.job import Copy, Data, Job
-from evenstep.search.memory import copies_that_fit
+from evenstep.search.job import Data, Job, Trial
+from evenstep.search.memory import trials_that_fit
 from evenstep.search.recipe import Recipe
 from evenstep.search.replicas import order
 from evenstep.spaces import DagCNN, DagMLP, NasBench201
@@ -48,7 +48,7 @@ class Case:
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
     examples: int
-    copies: int
+    trials: int
     recipe: Recipe
     precision: Precision = "float32"
 
@@ -90,18 +90,18 @@ CUDA = {
 }
 
 
-def copies_of(case: Case) -> list[Copy]:
-    rates = max(case.copies // 3, 1)
-    step = min(1 / 8, 8 / rates)  # octaves; eight of them at most, for copies that diverge leave early
-    return [Copy(0.005 * 2.0 ** (i % rates * step), i // rates) for i in range(case.copies)]
+def trials_of(case: Case) -> list[Trial]:
+    rates = max(case.trials // 3, 1)
+    step = min(1 / 8, 8 / rates)  # octaves; eight of them at most, for trials that diverge leave early
+    return [Trial(0.005 * 2.0 ** (i % rates * step), i // rates) for i in range(case.trials)]
 
 
-def by_hand(job: Job, data: Data, one: Copy, device: torch.device) -> float:
-    """Train one copy with torch.optim; return its loss on all the data."""
+def by_hand(job: Job, data: Data, trial: Trial, device: torch.device) -> float:
+    """Train one trial with torch.optim; return its loss on all the data."""
     recipe = job.recipe
-    model = job.start(one.seed).to(device).train()
+    model = job.start(trial.seed).to(device).train()
     optimizer = torch.optim.SGD(
-        job.plan.param_groups(model, lr=one.lr), momentum=recipe.momentum_used, nesterov=recipe.nesterov_used
+        job.plan.param_groups(model, lr=trial.lr), momentum=recipe.momentum_used, nesterov=recipe.nesterov_used
     )
     for index in order(len(data[0]), recipe):
         place = index.to(device)
@@ -123,46 +123,46 @@ def _prepare(job: Job, data: Data) -> None:
     _shared["work"] = (job, data)
 
 
-def _one(one: Copy) -> float:
+def _one(trial: Trial) -> float:
     job, data = _shared["work"]
-    return by_hand(job, data, one, torch.device("cpu"))
+    return by_hand(job, data, trial, torch.device("cpu"))
 
 
-def in_processes(job: Job, data: Data, copies: Sequence[Copy]) -> list[float]:
+def in_processes(job: Job, data: Data, trials: Sequence[Trial]) -> list[float]:
     context = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(os.cpu_count(), mp_context=context, initializer=_prepare, initargs=(job, data)) as pool:
-        return list(pool.map(_one, copies))
+        return list(pool.map(_one, trials))
 
 
-def prepared(case: Case, device: torch.device) -> tuple[Job, Data, list[Copy]]:
-    """Return the job of a case, its data on the device, and its copies."""
+def prepared(case: Case, device: torch.device) -> tuple[Job, Data, list[Trial]]:
+    """Return the job of a case, its data on the device, and its trials."""
     generator = torch.Generator().manual_seed(0)
     inputs: Tensor = torch.randn(case.examples, *case.shape, generator=generator)
     targets = torch.randint(10, (case.examples,), generator=generator)
     plan = es.plan(case.make(), inputs[:2], optimizer=case.recipe.optimizer)
     job = Job.of(case.make, plan, case.recipe, range(3))
-    return job, (inputs.to(device), targets.to(device)), copies_of(case)
+    return job, (inputs.to(device), targets.to(device)), trials_of(case)
 
 
 def measured(case: Case, device: torch.device, repeats: int) -> dict[str, float]:
     """Return the median wall times of one case and their ratios; losses must agree."""
-    job, data, copies = prepared(case, device)
-    # The loop is the same work for every copy: on a GPU some copies stand for all.
-    tried = copies if device.type == "cpu" else copies[:: max(len(copies) // 5, 1)]
+    job, data, trials = prepared(case, device)
+    # The loop is the same work for every trial: on a GPU some trials stand for all.
+    tried = trials if device.type == "cpu" else trials[:: max(len(trials) // 5, 1)]
     engine = LocalEngine(device=device.type, precision=case.precision)
-    ways: dict[str, Callable[[], dict[Copy, float]]] = {
+    ways: dict[str, Callable[[], dict[Trial, float]]] = {
         "loop": lambda: {one: by_hand(job, data, one, device) for one in tried},
-        "engine": lambda: {outcome.copy: outcome.loss for outcome in engine.run(job, data, copies)},
+        "engine": lambda: {result.trial: result.loss for result in engine.run(job, data, trials)},
     }
     if device.type == "cpu":
-        ways["processes"] = lambda: dict(zip(copies, in_processes(job, data, copies), strict=True))
+        ways["processes"] = lambda: dict(zip(trials, in_processes(job, data, trials), strict=True))
     spent: dict[str, list[float]] = {name: [] for name in ways}
-    found: dict[str, dict[Copy, float]] = {}
+    found: dict[str, dict[Trial, float]] = {}
     for _ in range(repeats):
         for name, way in ways.items():
             start = time.perf_counter()
             found[name] = way()
-            share = len(found[name]) / len(copies)
+            share = len(found[name]) / len(trials)
             spent[name].append((time.perf_counter() - start) / share)
     differences = [abs(found["engine"][one] - loss) for one, loss in found["loop"].items() if math.isfinite(loss)]
     median = {name: statistics.median(times) for name, times in spent.items()}
@@ -174,8 +174,8 @@ def measured(case: Case, device: torch.device, repeats: int) -> dict[str, float]
 
 
 def remembered(case: Case, device: torch.device) -> dict[str, float]:
-    """Return how many of a case's copies finish, and the most memory that this process and its workers had."""
-    job, data, copies = prepared(case, device)
+    """Return how many of a case's trials finish, and the most memory that this process and its workers had."""
+    job, data, trials = prepared(case, device)
     before = resident()
     most, over = before, threading.Event()
 
@@ -188,18 +188,18 @@ def remembered(case: Case, device: torch.device) -> dict[str, float]:
     watching.start()
     start = time.perf_counter()
     try:
-        found = list(LocalEngine(device=device.type, precision=case.precision).run(job, data, copies))
+        found = list(LocalEngine(device=device.type, precision=case.precision).run(job, data, trials))
     finally:
         over.set()
         watching.join()
     return {
-        "outcomes": len({outcome.copy for outcome in found}),
+        "outcomes": len({result.trial for result in found}),
         "finite": sum(not outcome.diverged for outcome in found),
         "seconds": time.perf_counter() - start,
         "resident_gib_before": before / 2**30,
         "peak_resident_gib": most / 2**30,
         "peak_resident_gib_of_this_process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        "largest_copies_that_fit": copies_that_fit(job, data, processes=os.cpu_count() or 1),
+        "largest_copies_that_fit": trials_that_fit(job, data, processes=os.cpu_count() or 1),
     }
 
 
@@ -235,7 +235,7 @@ def main() -> None:
         print(f"{name}: {shown}", flush=True)
     if options.record:
         config = {
-            name: {"copies": c.copies, "examples": c.examples, "batch": c.recipe.batch_size, "repeats": options.repeats}
+            name: {"copies": c.trials, "examples": c.examples, "batch": c.recipe.batch_size, "repeats": options.repeats}
             for name, c in (cases | MANY).items()
             if name in results
         }

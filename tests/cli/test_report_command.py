@@ -9,7 +9,7 @@ import pytest
 
 from evenstep.graph import dag_mlp_graph
 from evenstep.rules import plan_graph
-from evenstep.search.store import Row, Store
+from evenstep.search.store import Store, StoreRow
 from tests.cli.command import Run, in_a_process
 from tests.report.test_page import a_check, a_record
 
@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for config in ("aaaa", "bbbb"):
         store.begin(config, {"recipe": {"optimizer": "sgd", "batch_size": 32}})
         losses = enumerate((1.0, 0.5, math.inf))
-        store.add([Row(config, 0.1 * 2**place, 0, loss, (loss,), 0.1, {}) for place, loss in losses])
+        store.add([StoreRow(config, 0.1 * 2**place, 0, loss, (loss,), 0.1, {}) for place, loss in losses])
     store.close()
     return tmp_path
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from evenstep.search.store import SCHEMA, Row, Store
+from evenstep.search.store import SCHEMA, Store, StoreRow
 from tests.cli.command import Run
 
 CERTIFICATE = {"versions": {"torch": "2.4"}, "commit": None}
 ROWS = [
-    Row("aaaa1111", 0.1, 0, 1.25, (2.0, 1.5), 0.5, CERTIFICATE),
-    Row("aaaa1111", 0.1 + 0.2, 1, 0.1 + 0.7, (2.0, 0.75), 0.25, CERTIFICATE),
-    Row("aaaa2222", 8.0, 0, math.inf, (2.0, math.inf), 0.125, CERTIFICATE),
+    StoreRow("aaaa1111", 0.1, 0, 1.25, (2.0, 1.5), 0.5, CERTIFICATE),
+    StoreRow("aaaa1111", 0.1 + 0.2, 1, 0.1 + 0.7, (2.0, 0.75), 0.25, CERTIFICATE),
+    StoreRow("aaaa2222", 8.0, 0, math.inf, (2.0, math.inf), 0.125, CERTIFICATE),
 ]
 
 
@@ -34,9 +34,9 @@ def test_list_names_every_search(run: Run, store: str) -> None:
     assert done.code == 0
     lines = done.out.splitlines()
     assert [line.split()[0] for line in lines] == ["aaaa1111", "aaaa2222", "bbbb"]
-    assert "2 copies, 0 diverged" in lines[0]
-    assert "1 copies, 1 diverged" in lines[1]
-    assert "0 copies, 0 diverged" in lines[2]
+    assert "2 trials, 0 diverged" in lines[0]
+    assert "1 trials, 1 diverged" in lines[1]
+    assert "0 trials, 0 diverged" in lines[2]
     assert all("sgd, batch 32" in line for line in lines)
     found = [json.loads(line) for line in run("runs", "list", store, "--json").out.splitlines()]
     assert [(one["config"], one["copies"]) for one in found] == [("aaaa1111", 2), ("aaaa2222", 1), ("bbbb", 0)]
@@ -51,7 +51,7 @@ def test_show_gives_the_copies_of_one_search(run: Run, store: str) -> None:
     assert json.loads(only)["curve"] == [2.0, None]  # JSON has no infinity
 
 
-def check_csv(text: str, rows: list[Row]) -> None:
+def check_csv(text: str, rows: list[StoreRow]) -> None:
     found = list(csv.DictReader(io.StringIO(text)))
     assert [(one["config"], float(one["lr"]), int(one["seed"])) for one in found] == [
         (row.config, row.lr, row.seed) for row in rows

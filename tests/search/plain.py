@@ -1,4 +1,4 @@
-"""The slow, literal version: copies trained one after the other by `torch.optim`, and the networks they are made of."""
+"""The slow, literal version: trials trained one after the other by `torch.optim`, and the networks they are made of."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Make = Callable[[], nn.Module]
 
 @dataclass(frozen=True)
 class Trained:
-    """A copy trained plainly: its final loss, every step's loss, and its module."""
+    """A trial trained plainly: its final loss, every step's loss, and its module."""
 
     loss: float
     curve: tuple[float, ...]
@@ -45,7 +45,7 @@ def trained(
     loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
     order_seed: int = 0,
 ) -> Trained:
-    """Train one copy as anybody would: `make` under the seed, shuffled epochs, a torch optimiser."""
+    """Train one trial as anybody would: `make` under the seed, shuffled epochs, a torch optimiser."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = make()
@@ -87,7 +87,7 @@ def trained(
 
 
 def job_of(make: Make, data: Data, recipe: Recipe, *, seeds: int = 2, scales: Mapping[str, float] | None = None) -> Job:
-    """Return a job whose copies start as `make` makes them, at one rate or with rates of the parameters' own."""
+    """Return a job whose trials start as `make` makes them, at one rate or with rates of the parameters' own."""
     planned = es.plan(make(), data[0][:2], init="keep")
     return Job.of(make, _at(planned, scales or {}), recipe, range(seeds))
 

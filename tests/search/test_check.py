@@ -23,7 +23,7 @@ from evenstep.graph import dag_mlp_graph
 from evenstep.module import plan
 from evenstep.rules import Init, Optimizer, Plan
 from evenstep.search import Check, check
-from evenstep.search.first_step import Changes, measure, places
+from evenstep.search.first_step import Changes, measure, recorded_modules
 from evenstep.search.job import Data, Job
 from evenstep.search.recipe import Recipe
 from evenstep.spaces import DagMLP
@@ -147,7 +147,7 @@ def by_hand(
     def record() -> None:
         now: dict[str, list[Tensor]] = {}
         twin = copy.deepcopy(model)
-        for name, layer in places(twin, planned).layers.items():
+        for name, layer in recorded_modules(twin, planned).layers.items():
 
             def note(_module: nn.Module, _args: Any, output: Any, name: str = name) -> None:
                 first = output[0] if isinstance(output, tuple) else output

@@ -1,4 +1,4 @@
-"""Check that every engine trains the same copies to the same losses, whatever dies on the way."""
+"""Check that every engine trains the same trials to the same losses, whatever dies on the way."""
 
 import contextlib
 import dataclasses
@@ -16,31 +16,31 @@ from torch import Tensor, nn
 
 from evenstep.errors import SearchError
 from evenstep.search import Engine, LocalEngine
-from evenstep.search.engines.batching import Form, train_in
-from evenstep.search.job import Copy, Job
+from evenstep.search.engines.batching import Batching, train_in
+from evenstep.search.job import Job, Trial
 from evenstep.search.recipe import Recipe
-from evenstep.search.replicas import Outcome
+from evenstep.search.replicas import TrialResult
 from tests.search import plain
 
 torch.set_num_threads(1)
 
 CPU = torch.device("cpu")
-COPIES = [Copy(lr, seed) for lr in (0.01, 0.05, 0.2, 1e30) for seed in range(2)]
+TRIALS = [Trial(lr, seed) for lr in (0.01, 0.05, 0.2, 1e30) for seed in range(2)]
 
 
 def job(make: plain.Make = plain.mlp, *, steps: int = 8) -> Job:
     return plain.job_of(make, plain.images(), Recipe(steps=steps, batch_size=10, optimizer="momentum"))
 
 
-def by_copy(found: list[Outcome]) -> dict[Copy, Outcome]:
-    assert len({outcome.copy for outcome in found}) == len(found), "a copy was yielded twice"
-    return {outcome.copy: outcome for outcome in found}
+def by_trial(found: list[TrialResult]) -> dict[Trial, TrialResult]:
+    assert len({result.trial for result in found}) == len(found), "a trial was yielded twice"
+    return {result.trial: result for result in found}
 
 
-def assert_plain(found: dict[Copy, Outcome], make: plain.Make, copies: list[Copy], *, steps: int = 8) -> None:
-    """Compare with copies trained one after the other by torch's own SGD."""
-    assert set(found) == set(copies)
-    for one in copies:
+def assert_plain(found: dict[Trial, TrialResult], make: plain.Make, trials: list[Trial], *, steps: int = 8) -> None:
+    """Compare with trials trained one after the other by torch's own SGD."""
+    assert set(found) == set(trials)
+    for one in trials:
         expected = plain.trained(
             make,
             plain.images(),
@@ -57,8 +57,8 @@ def assert_plain(found: dict[Copy, Outcome], make: plain.Make, copies: list[Copy
 
 @pytest.mark.parametrize("workers", [1, 2, 3, None])
 def test_workers_train_what_a_plain_loop_trains(workers: int | None) -> None:
-    found = by_copy(list(LocalEngine(workers=workers).run(job(), plain.images(), COPIES)))
-    assert_plain(found, plain.mlp, COPIES)
+    found = by_trial(list(LocalEngine(workers=workers).run(job(), plain.images(), TRIALS)))
+    assert_plain(found, plain.mlp, TRIALS)
 
 
 def children(parent: int) -> set[int]:
@@ -127,12 +127,12 @@ def killer(folder: Path, *, kills: int) -> Iterator[list[int]]:
 
 
 LONG = 400
-MANY = [Copy(lr, seed) for lr in (0.001, 0.002, 0.004) for seed in range(2)]
+MANY = [Trial(lr, seed) for lr in (0.001, 0.002, 0.004) for seed in range(2)]
 
 
 def test_a_worker_killed_at_work_changes_nothing(tmp_path: Path) -> None:
     with killer(tmp_path, kills=1) as killed:
-        found = by_copy(list(LocalEngine(workers=2).run(marked_job(tmp_path, steps=LONG), plain.images(), MANY)))
+        found = by_trial(list(LocalEngine(workers=2).run(marked_job(tmp_path, steps=LONG), plain.images(), MANY)))
     assert len(killed) == 1
     assert_plain(found, plain.mlp, MANY, steps=LONG)
 
@@ -144,8 +144,8 @@ def test_workers_that_always_die_end_the_search_with_a_reason(tmp_path: Path) ->
 
 
 def test_workers_are_gone_when_a_run_is_given_up(tmp_path: Path) -> None:
-    """The first outcomes are taken and the rest is not wanted: what still trains is ended, and soon."""
-    crowd = [Copy(0.001 + 0.0001 * place, place % 2) for place in range(400)]
+    """The first results are taken and the rest is not wanted: what still trains is ended, and soon."""
+    crowd = [Trial(0.001 + 0.0001 * place, place % 2) for place in range(400)]
     engine = LocalEngine(workers=2)
     stream = engine.run(marked_job(tmp_path, steps=LONG // 4), plain.images(), crowd)
     next(stream)
@@ -167,8 +167,8 @@ def test_a_job_that_cannot_travel_is_trained_here() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.act(self.layers(x))
 
-    found = by_copy(list(LocalEngine(workers=2).run(job(Local), plain.images(), COPIES)))
-    assert_plain(found, Local, COPIES)
+    found = by_trial(list(LocalEngine(workers=2).run(job(Local), plain.images(), TRIALS)))
+    assert_plain(found, Local, TRIALS)
 
 
 # Chunks
@@ -176,20 +176,20 @@ def test_a_job_that_cannot_travel_is_trained_here() -> None:
 
 @pytest.mark.parametrize("kind", ["stacked", "single"])
 @pytest.mark.parametrize("chunk", [1, 3, 100])
-def test_copies_in_chunks_are_the_copies_together(kind: Any, chunk: int) -> None:
-    found = by_copy(list(train_in(Form(kind, chunk), job(), plain.images(), COPIES, CPU, "float32")))
-    assert_plain(found, plain.mlp, COPIES)
+def test_trials_in_chunks_are_the_trials_together(kind: Any, chunk: int) -> None:
+    found = by_trial(list(train_in(Batching(kind, chunk), job(), plain.images(), TRIALS, CPU, "float32")))
+    assert_plain(found, plain.mlp, TRIALS)
 
 
 def scarce(room: int, seen: list[int]) -> Any:
-    """Return a loss that runs out of memory where more than `room` copies are stacked."""
+    """Return a loss that runs out of memory where more than `room` trials are stacked."""
 
     def loss(output: Tensor, target: Tensor) -> Tensor:
-        # Under vmap a tensor wraps another with one dimension more: the copies.
+        # Under vmap a tensor wraps another with one dimension more: the trials.
         stacked: Tensor = torch._C._functorch.get_unwrapped(output)
-        copies = stacked.numel() // max(output.numel(), 1)
-        seen.append(copies)
-        if copies > room:
+        trials = stacked.numel() // max(output.numel(), 1)
+        seen.append(trials)
+        if trials > room:
             raise MemoryError
         return nn.functional.cross_entropy(output, target)
 
@@ -202,18 +202,18 @@ def test_where_memory_runs_out_chunks_become_smaller(room: int) -> None:
     data = plain.images()
     recipe = Recipe(steps=8, batch_size=10, optimizer="momentum", loss=scarce(room, seen))
     scarcely = plain.job_of(plain.mlp, data, recipe)
-    found = by_copy(list(train_in(Form("stacked", 8), scarcely, data, COPIES, CPU, "float32")))
-    assert_plain(found, plain.mlp, COPIES)
+    found = by_trial(list(train_in(Batching("stacked", 8), scarcely, data, TRIALS, CPU, "float32")))
+    assert_plain(found, plain.mlp, TRIALS)
     # Each size was tried, and refused, until one fitted.
     tried = [size for size in (8, 4, 2, 1) if size > room or size * 2 > room]
     assert list(dict.fromkeys(seen))[: len(tried)] == tried
 
 
-def test_where_there_is_no_room_for_one_copy_the_error_is_raised() -> None:
+def test_where_there_is_no_room_for_one_trial_the_error_is_raised() -> None:
     data = plain.images()
     recipe = Recipe(steps=8, batch_size=10, loss=scarce(0, []))
     with pytest.raises(MemoryError):
-        list(train_in(Form("stacked", 8), plain.job_of(plain.mlp, data, recipe), data, COPIES, CPU, "float32"))
+        list(train_in(Batching("stacked", 8), plain.job_of(plain.mlp, data, recipe), data, TRIALS, CPU, "float32"))
 
 
 # Ray
@@ -243,11 +243,11 @@ class TestRay:
     pytestmark = RAY
 
     def test_ray_trains_what_a_plain_loop_trains(self, ray_engine: Engine) -> None:
-        found = by_copy(list(ray_engine.run(job(), plain.images(), COPIES)))
-        assert_plain(found, plain.mlp, COPIES)
+        found = by_trial(list(ray_engine.run(job(), plain.images(), TRIALS)))
+        assert_plain(found, plain.mlp, TRIALS)
 
     def test_a_ray_worker_killed_at_work_changes_nothing(self, ray_engine: Engine, tmp_path: Path) -> None:
         with killer(tmp_path, kills=2) as killed:
-            found = by_copy(list(ray_engine.run(marked_job(tmp_path, steps=LONG), plain.images(), MANY)))
+            found = by_trial(list(ray_engine.run(marked_job(tmp_path, steps=LONG), plain.images(), MANY)))
         assert len(killed) == 2
         assert_plain(found, plain.mlp, MANY, steps=LONG)

@@ -1,4 +1,4 @@
-"""Check how many copies are taken to fit into memory, and that no chunk is larger."""
+"""Check how many trials are taken to fit into memory, and that no chunk is larger."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from torch import nn
 
 from evenstep.search import LocalEngine, memory
 from evenstep.search.engines import batching
-from evenstep.search.engines.batching import Form, train_in
-from evenstep.search.job import Copy, Job
+from evenstep.search.engines.batching import Batching, train_in
+from evenstep.search.job import Job, Trial
 from evenstep.search.recipe import Recipe
-from evenstep.search.replicas import Fleet
+from evenstep.search.replicas import StackedReplicas
 from tests.search import plain
 
 torch.set_num_threads(1)
 
-COPIES = [Copy(0.01 * place, place % 2) for place in range(1, 13)]
+TRIALS = [Trial(0.01 * place, place % 2) for place in range(1, 13)]
 PARAMETERS = 8 * (72 * 16 + 16 + 16 * 3 + 3)  # of `plain.mlp`, in bytes
 
 
@@ -31,39 +31,39 @@ def job(**options: Any) -> Job:
     ("options", "times"),
     [({}, 3), ({"weight_decay": 0.1}, 4), ({"optimizer": "momentum"}, 5), ({"optimizer": "adam"}, 7)],
 )
-def test_a_copy_needs_its_parameters_several_times_and_its_activations_once(
+def test_a_trial_needs_its_parameters_several_times_and_its_activations_once(
     options: dict[str, Any], times: int
 ) -> None:
     """Saved for the way back: what the ReLU gives (10 x 16) and the logarithms of the classes' shares (10 x 3)."""
-    found = memory.bytes_of_copy(job(**options), plain.images()) - times * PARAMETERS
+    found = memory.bytes_of_trial(job(**options), plain.images()) - times * PARAMETERS
     saved = 8 * 10 * (16 + 3)
     assert saved <= found <= saved + 2 * 8 * 10 * 16 + 64
 
 
 def test_room_is_shared_by_processes_and_never_less_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = memory.bytes_of_copy(job(), plain.images())
+    one = memory.bytes_of_trial(job(), plain.images())
     monkeypatch.setattr(memory, "available_bytes", lambda: 40 * one)
-    assert memory.copies_that_fit(job(), plain.images()) == 20  # half of it
-    assert memory.copies_that_fit(job(), plain.images(), processes=4) == 5
+    assert memory.trials_that_fit(job(), plain.images()) == 20  # half of it
+    assert memory.trials_that_fit(job(), plain.images(), processes=4) == 5
     monkeypatch.setattr(memory, "available_bytes", lambda: 0)
-    assert memory.copies_that_fit(job(), plain.images(), processes=4) == 1
+    assert memory.trials_that_fit(job(), plain.images(), processes=4) == 1
 
 
 def test_no_chunk_is_larger_than_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither in a trial nor in a run, not even in one whose form was chosen on a larger machine."""
+    """Neither in a timing nor in a run, not even in one whose batching was chosen on a larger machine."""
     seen: list[int] = []
 
-    class Counted(Fleet):
-        def __init__(self, job: Job, copies: Sequence[Copy], device: torch.device) -> None:
-            seen.append(len(copies))
-            super().__init__(job, copies, device)
+    class Counted(StackedReplicas):
+        def __init__(self, job: Job, trials: Sequence[Trial], device: torch.device) -> None:
+            seen.append(len(trials))
+            super().__init__(job, trials, device)
 
-    monkeypatch.setattr(batching, "Fleet", Counted)
+    monkeypatch.setattr(batching, "StackedReplicas", Counted)
     monkeypatch.setattr(batching, "_too_small_to_try", lambda *_: False)
-    monkeypatch.setattr(memory, "available_bytes", lambda: 10 * memory.bytes_of_copy(job(), plain.images()))
-    for given in (None, Form("stacked", 100)):
-        found = list(LocalEngine(workers=1).run(job(steps=200), plain.images(), COPIES, given))
-        assert {outcome.copy for outcome in found} == set(COPIES)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10 * memory.bytes_of_trial(job(), plain.images()))
+    for given in (None, Batching("stacked", 100)):
+        found = list(LocalEngine(workers=1).run(job(steps=200), plain.images(), TRIALS, given))
+        assert {result.trial for result in found} == set(TRIALS)
     assert set(seen) <= {2, 5}  # five fit; the last chunk has the two that are left
     assert 5 in seen
 
@@ -80,8 +80,8 @@ def no_room(room: int) -> Any:
 
 def test_where_torch_cannot_allocate_chunks_become_smaller() -> None:
     scarce = dataclasses.replace(job(), recipe=Recipe(steps=2, batch_size=10, loss=no_room(3)))
-    found = list(train_in(Form("stacked", 12), scarce, plain.images(), COPIES, torch.device("cpu"), "float32"))
-    assert [outcome.copy for outcome in found] == COPIES
+    found = list(train_in(Batching("stacked", 12), scarce, plain.images(), TRIALS, torch.device("cpu"), "float32"))
+    assert [result.trial for result in found] == TRIALS
 
 
 # What the machine says

@@ -1,4 +1,4 @@
-"""Check stacked and single copies against plain PyTorch: one copy after the other, by `torch.optim`."""
+"""Check stacked and single trials against plain PyTorch: one trial after the other, by `torch.optim`."""
 
 import copy
 import dataclasses
@@ -14,16 +14,24 @@ from torch import Tensor, nn
 
 import evenstep as es
 from evenstep.rules import Optimizer
-from evenstep.search.job import Copy, Job
+from evenstep.search.job import Job, Trial
 from evenstep.search.recipe import Recipe
-from evenstep.search.replicas import Fleet, Outcome, Singles, Squad, order, step_count, train
+from evenstep.search.replicas import (
+    ReplicaGroup,
+    SeparateReplicas,
+    StackedReplicas,
+    TrialResult,
+    order,
+    step_count,
+    train,
+)
 from tests.search import plain
 from tests.search.plain import Data, Make, Trained, images, job_of
 
 torch.set_num_threads(1)
 
 CPU = torch.device("cpu")
-FORMS: list[type[Fleet] | type[Singles]] = [Fleet, Singles]
+GROUPS: list[type[StackedReplicas] | type[SeparateReplicas]] = [StackedReplicas, SeparateReplicas]
 Torch = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
 OPTIMIZERS: dict[str, tuple[Optimizer, dict[str, Any], Torch]] = {
@@ -49,20 +57,22 @@ def half_cosine(step: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * step / 10))
 
 
-def outcomes(form: type[Fleet] | type[Singles], job: Job, data: Data, copies: Sequence[Copy]) -> dict[Copy, Outcome]:
-    squad: Squad = form(job, copies, CPU)
-    found = list(train(squad, data, job.recipe))
-    assert len(found) == len(copies)
-    return {outcome.copy: outcome for outcome in found}
+def results(
+    kind_of_group: type[StackedReplicas] | type[SeparateReplicas], job: Job, data: Data, trials: Sequence[Trial]
+) -> dict[Trial, TrialResult]:
+    group: ReplicaGroup = kind_of_group(job, trials, CPU)
+    found = list(train(group, data, job.recipe))
+    assert len(found) == len(trials)
+    return {result.trial: result for result in found}
 
 
-def assert_same(found: Outcome, expected: Trained, *, rel: float) -> None:
+def assert_same(found: TrialResult, expected: Trained, *, rel: float) -> None:
     assert found.curve == pytest.approx(expected.curve, rel=rel, abs=rel)
     assert found.loss == pytest.approx(expected.loss, rel=rel, abs=rel)
 
 
 def compare(
-    form: type[Fleet] | type[Singles],
+    kind_of_group: type[StackedReplicas] | type[SeparateReplicas],
     make: Make,
     name: str,
     *,
@@ -71,15 +81,15 @@ def compare(
     scales: dict[str, float] | None = None,
     **options: Any,
 ) -> None:
-    """Train three rates and two seeds, in a form and plainly; losses on the way and at the end agree."""
+    """Train three rates and two seeds, side by side and plainly; losses on the way and at the end agree."""
     own = data or images()
     kind, settings, optimizer = OPTIMIZERS[name]
     recipe = Recipe(optimizer=kind, steps=10, batch_size=10, **settings, **options)
     job = job_of(make, own, recipe, scales=scales)
-    copies = [Copy(lr, seed) for lr in RATES[kind] for seed in range(2)]
-    found = outcomes(form, job, own, copies)
+    trials = [Trial(lr, seed) for lr in RATES[kind] for seed in range(2)]
+    found = results(kind_of_group, job, own, trials)
     again = {k: v for k, v in options.items() if k in ("schedule", "loss", "order_seed")}
-    for one in copies:
+    for one in trials:
         expected = plain.trained(
             make,
             own,
@@ -92,23 +102,23 @@ def compare(
             **again,
         )
         assert_same(found[one], expected, rel=rel)
-    # The copies are different networks at different rates, or agreeing would mean nothing.
-    assert len({outcome.loss for outcome in found.values()}) == len(copies)
+    # The trials are different networks at different rates, or agreeing would mean nothing.
+    assert len({result.loss for result in found.values()}) == len(trials)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind_of_group", GROUPS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_is_torchs(form: Any, name: str) -> None:
-    compare(form, plain.mlp, name)
+def test_every_optimizer_is_torchs(kind_of_group: Any, name: str) -> None:
+    compare(kind_of_group, plain.mlp, name)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind_of_group", GROUPS)
 @pytest.mark.parametrize("name", ["nesterov", "adamw"])
 @pytest.mark.parametrize(
     "make", [plain.cnn, plain.batch_norm, plain.gelu, plain.dropout_off, plain.partial, plain.random_features]
 )
-def test_every_kind_of_network_trains_as_it_does_alone(form: Any, name: str, make: Make) -> None:
-    compare(form, make, name)
+def test_every_kind_of_network_trains_as_it_does_alone(kind_of_group: Any, name: str, make: Make) -> None:
+    compare(kind_of_group, make, name)
 
 
 def test_frozen_values_and_buffers_are_those_of_the_seed_and_part_of_the_job() -> None:
@@ -130,37 +140,37 @@ def test_frozen_values_and_buffers_are_those_of_the_seed_and_part_of_the_job() -
     assert dataclasses.replace(job, template=other).config(data) != job.config(data)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind_of_group", GROUPS)
 @pytest.mark.parametrize("name", ["heavy ball", "adamw"])
-def test_a_schedule_and_rates_of_the_parameters_own(form: Any, name: str) -> None:
+def test_a_schedule_and_rates_of_the_parameters_own(kind_of_group: Any, name: str) -> None:
     scales = {"1.weight": 0.25, "1.bias": 2.0, "3.weight": 1.5, "3.bias": 0.0}
-    compare(form, plain.mlp, name, scales=scales, schedule=half_cosine, order_seed=5)
+    compare(kind_of_group, plain.mlp, name, scales=scales, schedule=half_cosine, order_seed=5)
 
 
 def squares(output: Tensor, target: Tensor) -> Tensor:
     return ((output - F.one_hot(target, 3)) ** 2).sum(1).mean()
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_loss_of_the_users_own(form: Any) -> None:
-    compare(form, plain.gelu, "heavy ball", loss=squares)
+@pytest.mark.parametrize("kind_of_group", GROUPS)
+def test_a_loss_of_the_users_own(kind_of_group: Any) -> None:
+    compare(kind_of_group, plain.gelu, "heavy ball", loss=squares)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind_of_group", GROUPS)
 @pytest.mark.parametrize("make", [plain.mlp, plain.batch_norm])
-def test_single_precision_agrees_to_its_digits(form: Any, make: Make) -> None:
-    compare(form, lambda: make().float(), "nesterov", data=images(dtype=torch.float32), rel=2e-4)
+def test_single_precision_agrees_to_its_digits(kind_of_group: Any, make: Make) -> None:
+    compare(kind_of_group, lambda: make().float(), "nesterov", data=images(dtype=torch.float32), rel=2e-4)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_weights_are_drawn_from_the_plan_by_the_seed(form: Any) -> None:
-    """An init of the plan's own: normal numbers in the plan's order from a generator of the copy's seed."""
+@pytest.mark.parametrize("kind_of_group", GROUPS)
+def test_weights_are_drawn_from_the_plan_by_the_seed(kind_of_group: Any) -> None:
+    """An init of the plan's own: normal numbers in the plan's order from a generator of the trial's seed."""
     data = images()
     planned = es.plan(plain.mlp(), data[0][:2], init="he")
     recipe = Recipe(steps=10, batch_size=10)
     job = Job.of(plain.mlp, planned, recipe, range(3))
     assert planned["1.weight"].std == pytest.approx(math.sqrt(2 / 72))
-    for one, found in outcomes(form, job, data, [Copy(0.05, 0), Copy(0.05, 2)]).items():
+    for one, found in results(kind_of_group, job, data, [Trial(0.05, 0), Trial(0.05, 2)]).items():
         expected = plain.trained(
             functools.partial(_drawn, one.seed, planned["3.weight"].std),
             data,
@@ -185,21 +195,21 @@ def _drawn(seed: int, readout: float) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_running_statistics_and_parameters_end_where_a_plain_copy_ends(form: Any) -> None:
-    data, copies = images(), [Copy(0.01, 0), Copy(0.1, 1)]
+@pytest.mark.parametrize("kind_of_group", GROUPS)
+def test_running_statistics_and_parameters_end_where_a_plain_trial_ends(kind_of_group: Any) -> None:
+    data, trials = images(), [Trial(0.01, 0), Trial(0.1, 1)]
     job = job_of(plain.batch_norm, data, Recipe(steps=7, batch_size=16))
-    squad = form(job, copies, CPU)
-    list(train(squad, data, job.recipe))
-    for place, one in enumerate(copies):
+    group = kind_of_group(job, trials, CPU)
+    list(train(group, data, job.recipe))
+    for place, one in enumerate(trials):
         plainly = plain.trained(
             plain.batch_norm, data, lr=one.lr, seed=one.seed, optimizer=torch.optim.SGD, steps=7, batch_size=16
         )
-        if isinstance(squad, Fleet):
-            own = {name: stack[place] for name, stack in zip(squad.names, squad.parameters, strict=True)}
-            own |= {name: stack[place] for name, stack in squad.buffers.items()}
+        if isinstance(group, StackedReplicas):
+            own = {name: stack[place] for name, stack in zip(group.names, group.parameters, strict=True)}
+            own |= {name: stack[place] for name, stack in group.buffers.items()}
         else:
-            own = squad.models[place].state_dict()
+            own = group.models[place].state_dict()
         expected = plainly.model.state_dict()
         assert set(own) == set(expected)
         seen = int(expected.pop("1.num_batches_tracked"))  # counted afresh by `update_bn`: one epoch
@@ -208,14 +218,14 @@ def test_running_statistics_and_parameters_end_where_a_plain_copy_ends(form: Any
             torch.testing.assert_close(own[name].detach(), value, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_the_final_loss_is_the_weights_own_whatever_the_running_statistics_were(form: Any) -> None:
+@pytest.mark.parametrize("kind_of_group", GROUPS)
+def test_the_final_loss_is_the_weights_own_whatever_the_running_statistics_were(kind_of_group: Any) -> None:
     """A step so large that running statistics trail far behind: the loss is that of statistics taken afresh."""
-    data, copies = images(), [Copy(0.5, seed) for seed in range(2)]
+    data, trials = images(), [Trial(0.5, seed) for seed in range(2)]
     job = job_of(plain.batch_norm, data, Recipe(steps=4, batch_size=16))
-    squad = form(job, copies, CPU)
-    found = {outcome.copy: outcome.loss for outcome in train(squad, data, job.recipe)}
-    for one in copies:
+    group = kind_of_group(job, trials, CPU)
+    found = {result.trial: result.loss for result in train(group, data, job.recipe)}
+    for one in trials:
         plainly = plain.trained(
             plain.batch_norm, data, lr=one.lr, seed=one.seed, optimizer=torch.optim.SGD, steps=4, batch_size=16
         )
@@ -231,16 +241,16 @@ def test_the_final_loss_is_the_weights_own_whatever_the_running_statistics_were(
 WILD = 1e30  # squares overflow within a few steps
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind_of_group", GROUPS)
 @pytest.mark.parametrize("name", ["heavy ball", "nesterov"])
-def test_a_copy_that_diverges_is_retired_and_the_others_do_not_notice(form: Any, name: str) -> None:
+def test_a_trial_that_diverges_is_retired_and_the_others_do_not_notice(kind_of_group: Any, name: str) -> None:
     data = images()
     kind, settings, optimizer = OPTIMIZERS[name]
     recipe = Recipe(optimizer=kind, steps=40, batch_size=10, loss=squares, **settings)
     job = job_of(plain.gelu, data, recipe)
-    calm = [Copy(0.001, 0), Copy(0.004, 1), Copy(0.002, 0)]
-    mixed = [calm[0], Copy(WILD, 0), calm[1], Copy(WILD * 10, 1), calm[2]]
-    alone, together = outcomes(form, job, data, calm), outcomes(form, job, data, mixed)
+    calm = [Trial(0.001, 0), Trial(0.004, 1), Trial(0.002, 0)]
+    mixed = [calm[0], Trial(WILD, 0), calm[1], Trial(WILD * 10, 1), calm[2]]
+    alone, together = results(kind_of_group, job, data, calm), results(kind_of_group, job, data, mixed)
     for one in calm:
         assert together[one].loss == pytest.approx(alone[one].loss, rel=1e-12)
         assert together[one].curve == pytest.approx(alone[one].curve, rel=1e-12)
@@ -251,27 +261,27 @@ def test_a_copy_that_diverges_is_retired_and_the_others_do_not_notice(form: Any,
         )
         assert together[one].diverged
         assert together[one].loss == math.inf
-        # Finite as long as a plain copy's, then infinite once: the retirement.
+        # Finite as long as a plain trial's, then infinite once: the retirement.
         assert together[one].curve[:-1] == pytest.approx(expected.curve[:-1], rel=1e-9)
         assert together[one].curve[-1] == math.inf
         assert 1 < len(together[one].curve) < 40
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_diverged_copy_is_reported_before_the_others_are_done(form: Any) -> None:
+@pytest.mark.parametrize("kind_of_group", GROUPS)
+def test_a_diverged_trial_is_reported_before_the_others_are_done(kind_of_group: Any) -> None:
     data = images()
     job = job_of(plain.gelu, data, Recipe(steps=64, batch_size=10, loss=squares))
-    squad = form(job, [Copy(0.001, 0), Copy(WILD, 0)], CPU)
-    stream = train(squad, data, job.recipe)
+    group = kind_of_group(job, [Trial(0.001, 0), Trial(WILD, 0)], CPU)
+    stream = train(group, data, job.recipe)
     first = next(stream)
-    assert first.copy == Copy(WILD, 0)
+    assert first.trial == Trial(WILD, 0)
     assert len(first.curve) < 64
-    assert [outcome.copy for outcome in stream] == [Copy(0.001, 0)]
-    assert squad.copies == [Copy(0.001, 0)]
+    assert [result.trial for result in stream] == [Trial(0.001, 0)]
+    assert group.trials == [Trial(0.001, 0)]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_when_all_diverge_training_ends_early(form: Any) -> None:
+@pytest.mark.parametrize("kind_of_group", GROUPS)
+def test_when_all_diverge_training_ends_early(kind_of_group: Any) -> None:
     data, calls = images(), 0
 
     def counted(output: Tensor, target: Tensor) -> Tensor:
@@ -280,18 +290,18 @@ def test_when_all_diverge_training_ends_early(form: Any) -> None:
         return squares(output, target)
 
     job = job_of(plain.gelu, data, Recipe(steps=320, batch_size=10, loss=counted))
-    found = outcomes(form, job, data, [Copy(WILD, 0), Copy(WILD, 1)])
-    assert all(outcome.diverged for outcome in found.values())
+    found = results(kind_of_group, job, data, [Trial(WILD, 0), Trial(WILD, 1)])
+    assert all(result.diverged for result in found.values())
     assert calls < 2 * 64
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_last_step_that_breaks_the_network_is_a_divergence(form: Any) -> None:
+@pytest.mark.parametrize("kind_of_group", GROUPS)
+def test_a_last_step_that_breaks_the_network_is_a_divergence(kind_of_group: Any) -> None:
     """Every loss on the way is finite; the weights after the last step are not."""
     data = images()
     last: Callable[[int], float] = lambda step: 1e200 if step == 5 else 1.0  # noqa: E731
     job = job_of(plain.mlp, data, Recipe(steps=6, batch_size=10, schedule=last, loss=squares))
-    (found,) = outcomes(form, job, data, [Copy(1e-3, 0)]).values()
+    (found,) = results(kind_of_group, job, data, [Trial(1e-3, 0)]).values()
     assert found.loss == math.inf
     assert len(found.curve) == 6
     assert all(map(math.isfinite, found.curve))
@@ -300,14 +310,14 @@ def test_a_last_step_that_breaks_the_network_is_a_divergence(form: Any) -> None:
 # What is the user's stays the user's
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_data_template_and_random_state_stay_as_they_are(form: Any) -> None:
+@pytest.mark.parametrize("kind_of_group", GROUPS)
+def test_data_template_and_random_state_stay_as_they_are(kind_of_group: Any) -> None:
     data = images()
     before_data = data[0].clone(), data[1].clone()
     job = job_of(plain.batch_norm, data, Recipe(steps=5, batch_size=10))
     template = copy.deepcopy(job.template.state_dict())
     state = torch.random.get_rng_state()
-    outcomes(form, job, data, [Copy(0.1, 0), Copy(0.2, 1)])
+    results(kind_of_group, job, data, [Trial(0.1, 0), Trial(0.2, 1)])
     assert torch.equal(state, torch.random.get_rng_state())
     assert torch.equal(data[0], before_data[0])
     assert torch.equal(data[1], before_data[1])
@@ -338,24 +348,26 @@ def test_a_search_leaves_model_data_and_random_state_untouched(dropping: float) 
     assert [x for s in found[0].losses for x in s] == pytest.approx([x for s in found[1].losses for x in s], rel=1e-3)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_dropout_drops_in_training_and_not_in_evaluation(form: Any) -> None:
+@pytest.mark.parametrize("kind_of_group", GROUPS)
+def test_dropout_drops_in_training_and_not_in_evaluation(kind_of_group: Any) -> None:
     def make() -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(72, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 3)).double()
 
     data = images()
     job = job_of(make, data, Recipe(steps=1, batch_size=48), seeds=1)
-    squad: Squad = form(job, [Copy(1e-12, 0), Copy(2e-12, 0)], CPU)  # equal weights, rates of no effect
+    group: ReplicaGroup = kind_of_group(
+        job, [Trial(1e-12, 0), Trial(2e-12, 0)], CPU
+    )  # equal weights, rates of no effect
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        dropped = squad.step_(*data)
-    kept = squad.evaluate(*data)
+        dropped = group.step_(*data)
+    kept = group.evaluate(*data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         whole = float(F.cross_entropy(make().eval()(data[0]), data[1]).detach())
     assert kept.tolist() == pytest.approx([whole, whole], rel=1e-9)
     assert abs(float(dropped[0] - whole)) > 1e-4
-    assert abs(float(dropped[0] - dropped[1])) > 1e-4  # each copy drops its own
+    assert abs(float(dropped[0] - dropped[1])) > 1e-4  # each trial drops its own
 
 
 # Order
@@ -388,10 +400,10 @@ def test_evaluation_in_parts_is_the_mean_over_all_examples() -> None:
     """More examples than an evaluation batch, and not a multiple of it."""
     data = images(2500)
     job = job_of(plain.mlp, data, Recipe(steps=2, batch_size=10))
-    for form in FORMS:
-        found = outcomes(form, job, data, [Copy(0.05, 0), Copy(0.05, 1)])
-        for one, outcome in found.items():
+    for kind_of_group in GROUPS:
+        found = results(kind_of_group, job, data, [Trial(0.05, 0), Trial(0.05, 1)])
+        for one, result in found.items():
             expected = plain.trained(
                 plain.mlp, data, lr=0.05, seed=one.seed, optimizer=torch.optim.SGD, steps=2, batch_size=10
             )
-            assert outcome.loss == pytest.approx(expected.loss, rel=1e-10)
+            assert result.loss == pytest.approx(expected.loss, rel=1e-10)

@@ -16,12 +16,12 @@ import pytest
 
 from evenstep.errors import SearchError
 from evenstep.search import LocalEngine, search_lr
-from evenstep.search.engines.batching import Form
+from evenstep.search.engines.batching import Batching
 from tests.search import plain
 
 ROOT = Path(__file__).parents[2]
 
-# Few steps on much data: slow enough to be killed in, and the same arithmetic in every run (single copies).
+# Few steps on much data: slow enough to be killed in, and the same arithmetic in every run (single trials).
 SEARCH = """
 import json, sys
 import torch
@@ -129,7 +129,7 @@ def test_a_search_killed_twenty_times_ends_with_the_rows_of_an_undisturbed_one(t
 
 @pytest.mark.exhaustive
 def test_a_search_of_many_short_steps_killed_six_times_has_the_same_copies_and_answer(tmp_path: Path) -> None:
-    """Copies long enough for stacking: what is left after a kill may be trained in another form, so to rounding."""
+    """Trials long enough for stacking: what is left after a kill may be trained in another form, so to rounding."""
     answer = finished(STACKED, tmp_path / "undisturbed.db")
     again = killed_until_done(STACKED, tmp_path / "killed.db", kills=6, seed=3, spread=0.3)
     expected, found = rows(tmp_path / "undisturbed.db"), rows(tmp_path / "killed.db")
@@ -172,8 +172,8 @@ def test_two_searches_that_write_into_one_store_at_once_agree(tmp_path: Path) ->
     assert len({row[:3] for row in found}) == len(found)
     configs = {row[0] for row in found}
     assert len(configs) == 2
-    copies = sorted([sum(map(len, answer[5])) for answer in answers[1:]])
-    assert sorted(sum(row[0] == config for row in found) for config in configs) == copies
+    trials = sorted([sum(map(len, answer[5])) for answer in answers[1:]])
+    assert sorted(sum(row[0] == config for row in found) for config in configs) == trials
 
 
 def test_a_search_that_is_done_trains_nothing_again(tmp_path: Path) -> None:
@@ -201,15 +201,15 @@ def test_a_search_that_is_done_trains_nothing_again(tmp_path: Path) -> None:
 
 
 def test_a_resumed_search_trains_in_the_form_it_began_in(tmp_path: Path) -> None:
-    """Stacked and single copies differ by rounding, and a trial on a busy machine may choose either."""
+    """Stacked and single trials differ by rounding, and a timing on a busy machine may choose either."""
     inputs, labels = plain.images()
     options: dict[str, Any] = {"seeds": 2, "batch_size": 8, "on_failure": "return"}
 
     class Settled(LocalEngine):
         kind: Literal["stacked", "single"] = "stacked"
 
-        def choose(self, *_: Any) -> Form:
-            return Form(self.kind, 3)
+        def choose(self, *_: Any) -> Batching:
+            return Batching(self.kind, 3)
 
     class Single(Settled):
         kind = "single"

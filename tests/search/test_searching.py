@@ -15,9 +15,9 @@ import evenstep as es
 from evenstep.data import digits
 from evenstep.errors import SearchError
 from evenstep.graph import dag_mlp_graph
-from evenstep.search import LocalEngine, Progress
-from evenstep.search.engines.batching import Form
-from evenstep.search.job import Copy, Job
+from evenstep.search import LocalEngine, SearchProgress
+from evenstep.search.engines.batching import Batching
+from evenstep.search.job import Job, Trial
 from evenstep.search.result import chosen
 
 torch.set_num_threads(1)
@@ -106,8 +106,8 @@ def test_the_result_is_a_record_of_the_search() -> None:
 class Steady(LocalEngine):
     """An engine of one form: which is fastest is another on a busy machine, and the last digits with it."""
 
-    def choose(self, job: Job, data: Data, copies: Sequence[Copy]) -> Form:
-        return Form("stacked", 4)
+    def choose(self, job: Job, data: Data, trials: Sequence[Trial]) -> Batching:
+        return Batching("stacked", 4)
 
 
 def test_the_same_seeds_give_the_same_search_and_the_global_state_stays() -> None:
@@ -118,13 +118,13 @@ def test_the_same_seeds_give_the_same_search_and_the_global_state_stays() -> Non
     assert again.best == searched().best
 
 
-def test_progress_counts_every_copy_and_names_the_best_so_far() -> None:
-    seen: list[Progress] = []
+def test_progress_counts_every_trial_and_names_the_best_so_far() -> None:
+    seen: list[SearchProgress] = []
     found = es.search_lr(small, data(), seeds=2, batch_size=64, progress=seen.append)
-    copies = 2 * len(found.grid)
-    assert [point.done for point in seen] == list(range(1, copies + 1))
+    trials = 2 * len(found.grid)
+    assert [point.done for point in seen] == list(range(1, trials + 1))
     assert all(point.done <= point.total for point in seen)
-    assert seen[-1].total == copies
+    assert seen[-1].total == trials
     lowest = min(loss for seeds in found.losses for loss in seeds)
     assert seen[-1].loss == lowest
     assert seen[-1].best in [rate for rate, seeds in zip(found.grid, found.losses, strict=True) if lowest in seeds]
@@ -199,7 +199,7 @@ def squared_to_infinity(output: Tensor, target: Tensor) -> Tensor:
 def test_a_network_that_always_diverges_raises_and_says_what_to_change() -> None:
     pair = torch.ones(32, 4), torch.zeros(32, 1)
     options: dict[str, Any] = {"seeds": 1, "batch_size": 32, "loss": squared_to_infinity}
-    with pytest.raises(SearchError, match=r"every copy diverged .* search lower rates"):
+    with pytest.raises(SearchError, match=r"every trial diverged .* search lower rates"):
         es.search_lr(lambda: nn.Linear(4, 1), pair, **options)
     found = es.search_lr(lambda: nn.Linear(4, 1), pair, on_failure="return", **options)
     assert found.status == "all_diverged"

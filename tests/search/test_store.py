@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from evenstep.errors import StoreError
-from evenstep.search.store import SCHEMA, Row, Store
+from evenstep.search.store import SCHEMA, Store, StoreRow
 
 CERTIFICATE = {"versions": {"torch": "2"}, "commit": None}
 
 
-def row(lr: float = 0.1, seed: int = 0, loss: float = 1.5, config: str = "c") -> Row:
-    return Row(config, lr, seed, loss, (3.0, 0.1 + 0.2, loss), 0.25, CERTIFICATE)
+def row(lr: float = 0.1, seed: int = 0, loss: float = 1.5, config: str = "c") -> StoreRow:
+    return StoreRow(config, lr, seed, loss, (3.0, 0.1 + 0.2, loss), 0.25, CERTIFICATE)
 
 
-def filled(path: Path, count: int = 5) -> list[Row]:
+def filled(path: Path, count: int = 5) -> list[StoreRow]:
     store = Store(path)
     store.begin("c", {"what": "test"})
     rows = [row(seed=seed) for seed in range(count)]
@@ -30,7 +30,7 @@ def filled(path: Path, count: int = 5) -> list[Row]:
 
 
 def plainly(path: Path) -> list[tuple[float, int]]:
-    """Read a store's copies without the library, and ask SQLite whether the file is whole."""
+    """Read a store's trials without the library, and ask SQLite whether the file is whole."""
     base = sqlite3.connect(path)
     try:
         assert base.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -53,7 +53,7 @@ def test_rows_come_back_as_they_went_in(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_copy_written_twice_is_one_and_the_first(tmp_path: Path) -> None:
+def test_a_trial_written_twice_is_one_and_the_first(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.db")
     store.begin("c", {})
     store.begin("c", {"another": "description"})
@@ -64,7 +64,7 @@ def test_a_copy_written_twice_is_one_and_the_first(tmp_path: Path) -> None:
     store.close()
 
 
-def test_searches_count_their_own_copies(tmp_path: Path) -> None:
+def test_searches_count_their_own_trials(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.db")
     for config in ("a", "b", "empty"):
         store.begin(config, {"name": config})
@@ -79,14 +79,14 @@ def test_searches_count_their_own_copies(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from evenstep.search.store import Row, Store
+from evenstep.search.store import StoreRow, Store
 path, first, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
 store = Store(path)
 store.begin("c", {})
 for seed in range(first, first + count):
-    store.add([Row("c", 0.1, seed, float(seed), (1.0,), 0.1, {})])
+    store.add([StoreRow("c", 0.1, seed, float(seed), (1.0,), 0.1, {})])
 store.close()
 """
 
@@ -177,7 +177,7 @@ ADD_MANY = """
 import os, resource, sys
 from pathlib import Path
 from evenstep.errors import StoreError
-from evenstep.search.store import Row, Store
+from evenstep.search.store import StoreRow, Store
 path, limit, user = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 if os.geteuid() == 0 and user:
     os.setuid(user)  # root is not bound by permissions
@@ -186,7 +186,7 @@ try:
     if limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     for seed in range(100, 1000):
-        store.add([Row("c", 0.1, seed, 1.0, (1.0,) * 200, 0.1, {})])
+        store.add([StoreRow("c", 0.1, seed, 1.0, (1.0,) * 200, 0.1, {})])
         print(seed, flush=True)
 except StoreError as error:
     print(error)
@@ -228,11 +228,11 @@ def test_a_full_store_says_so_and_keeps_its_rows(tmp_path: Path) -> None:
 
     def fill() -> None:
         for seed in range(100, 1000):
-            store.add([Row("c", 0.1, seed, 1.0, (1.0,) * 200, 0.1, {})])
+            store.add([StoreRow("c", 0.1, seed, 1.0, (1.0,) * 200, 0.1, {})])
 
     # Rows are written all or none: many at once do not fit, so not one of them is there.
     with pytest.raises(StoreError, match="full"):
-        store.add([Row("c", 0.2, seed, 1.0, (1.0,) * 200, 0.1, {}) for seed in range(100)])
+        store.add([StoreRow("c", 0.2, seed, 1.0, (1.0,) * 200, 0.1, {}) for seed in range(100)])
     assert store.rows("c") == rows
     with pytest.raises(StoreError, match="full; free some space and resume; what was written is safe"):
         fill()

@@ -1,4 +1,4 @@
-"""A tiny family for tests: so few and small steps that copies are always trained one by one, in the same arithmetic."""
+"""A tiny family for tests: so few and small steps that trials are always trained one by one, in the same arithmetic."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from evenstep.search import LocalEngine
-from evenstep.search.engines.batching import Form
-from evenstep.search.job import Copy, Data, Job
-from evenstep.search.replicas import Outcome
+from evenstep.search.engines.batching import Batching
+from evenstep.search.job import Data, Job, Trial
+from evenstep.search.replicas import TrialResult
 from evenstep.study.progress import Progress
 from evenstep.study.transfer import benchmark
 from evenstep.study.transfer.benchmark import FamilyResult, Place, run
@@ -34,16 +34,18 @@ STEPS = 1437 // TRAINING.batch_size
 class Recording(LocalEngine):
     """Train as the local engine does, and remember what was trained."""
 
-    trained: ClassVar[list[tuple[str, Copy]]] = []
+    trained: ClassVar[list[tuple[str, Trial]]] = []
 
-    def run(self, job: Job, data: Data, copies: Sequence[Copy], form: Form | None = None) -> Iterator[Outcome]:
+    def run(
+        self, job: Job, data: Data, trials: Sequence[Trial], batching: Batching | None = None
+    ) -> Iterator[TrialResult]:
         """Train and remember."""
-        self.trained.extend((job.plan.to_json(), copy) for copy in copies)
-        yield from super().run(job, data, copies, form)
+        self.trained.extend((job.plan.to_json(), trial) for trial in trials)
+        yield from super().run(job, data, trials, batching)
 
 
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Copy]]:
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Trial]]:
     monkeypatch.setattr(benchmark, "LocalEngine", Recording)
     monkeypatch.setattr(Recording, "trained", [])
     return Recording.trained
@@ -97,7 +99,7 @@ def test_the_figures_are_those_of_the_architectures() -> None:
     assert rows[0]["weighted lr"] == found.measured[0].choices["weighted"].lr
 
 
-def test_a_ledger_that_is_full_trains_nothing(tmp_path: Path, trained: list[tuple[str, Copy]]) -> None:
+def test_a_ledger_that_is_full_trains_nothing(tmp_path: Path, trained: list[tuple[str, Trial]]) -> None:
     place = Place(device="cpu", ledger=tmp_path / "l.jsonl")
     first = result(place)
     assert len(set(trained)) == len(trained), "trained twice"
@@ -110,7 +112,7 @@ def test_a_ledger_that_is_full_trains_nothing(tmp_path: Path, trained: list[tupl
     assert replace(first, origins=()) == replace(whole(), origins=())
 
 
-def test_a_ledger_cut_anywhere_trains_the_rest_alone(tmp_path: Path, trained: list[tuple[str, Copy]]) -> None:
+def test_a_ledger_cut_anywhere_trains_the_rest_alone(tmp_path: Path, trained: list[tuple[str, Trial]]) -> None:
     place = Place(device="cpu", ledger=tmp_path / "l.jsonl")
     first = result(place)
     every = set(trained)
@@ -123,7 +125,7 @@ def test_a_ledger_cut_anywhere_trains_the_rest_alone(tmp_path: Path, trained: li
     assert set(trained) < every
 
 
-def test_more_seeds_are_trained_beside_those_known(tmp_path: Path, trained: list[tuple[str, Copy]]) -> None:
+def test_more_seeds_are_trained_beside_those_known(tmp_path: Path, trained: list[tuple[str, Trial]]) -> None:
     place = Place(device="cpu", ledger=tmp_path / "l.jsonl")
     first = result(place)
     (more,) = run([FAMILY], place, replace(TRAINING, seeds=4))
@@ -136,7 +138,7 @@ def test_more_seeds_are_trained_beside_those_known(tmp_path: Path, trained: list
 
 
 def test_a_rate_that_differs_by_rounding_is_not_trained_again(
-    tmp_path: Path, trained: list[tuple[str, Copy]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, trained: list[tuple[str, Trial]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another machine adds up in another order."""
     place = Place(device="cpu", ledger=tmp_path / "l.jsonl")

@@ -1,4 +1,4 @@
-"""`evenstep runs`: what a store of finished copies holds."""
+"""`evenstep runs`: what a store of finished trials holds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import typer
 from evenstep.errors import InputError, StoreError
 
 if TYPE_CHECKING:
-    from evenstep.search.store import Row, Store
+    from evenstep.search.store import Store, StoreRow
 
-runs = typer.Typer(name="runs", help="List, show and export the copies in a store.", no_args_is_help=True)
+runs = typer.Typer(name="runs", help="List, show and export the trials in a store.", no_args_is_help=True)
 
 StorePath = Annotated[Path, typer.Argument(help="The store's file.")]
 Config = Annotated[str, typer.Argument(help="The beginning of a search's configuration hash.")]
@@ -28,14 +28,16 @@ def list_searches(
     store: StorePath, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False
 ) -> None:
     """List the searches of a store."""
-    for found in _open(store).searches():
+    for search in _open(store).searches():
         if as_json:
-            print(json.dumps(found))
+            print(json.dumps(search))
             continue
-        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(found["started"]))
-        recipe = found["description"]["recipe"]
+        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(search["started"]))
+        recipe = search["description"]["recipe"]
         what = f"{recipe['optimizer']}, batch {recipe['batch_size']}"
-        print(f"{found['config'][:12]}  {started}  {found['copies']:5d} copies, {found['diverged']} diverged  {what}")
+        print(
+            f"{search['config'][:12]}  {started}  {search['copies']:5d} trials, {search['diverged']} diverged  {what}"
+        )
 
 
 @runs.command()
@@ -44,7 +46,7 @@ def show(
     config: Config,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
-    """Show the finished copies of a search."""
+    """Show the finished trials of a search."""
     for row in _rows(_open(store), config):
         if as_json:
             print(json.dumps(_plain(row)))
@@ -59,10 +61,10 @@ def export(
     output: Annotated[Path, typer.Argument(help="A file .csv or .parquet; '-' prints CSV.")],
     config: Annotated[str | None, typer.Option(help="Only this search.")] = None,
 ) -> None:
-    """Export copies to CSV or Parquet."""
+    """Export trials to CSV or Parquet."""
     opened = _open(store)
-    configs = [found["config"] for found in opened.searches()] if config is None else [config]
-    rows = [_plain(row) for one in configs for row in _rows(opened, one)]
+    configs = [search["config"] for search in opened.searches()] if config is None else [config]
+    rows = [_plain(row) for name in configs for row in _rows(opened, name)]
     for row in rows:
         row["curve"], row["provenance"] = json.dumps(row["curve"]), json.dumps(row["provenance"])
     if str(output) == "-":
@@ -93,14 +95,14 @@ def _open(path: Path) -> Store:
     return Store(path)
 
 
-def _rows(store: Store, config: str) -> list[Row]:
-    matching = [found["config"] for found in store.searches() if found["config"].startswith(config)]
+def _rows(store: Store, config: str) -> list[StoreRow]:
+    matching = [search["config"] for search in store.searches() if search["config"].startswith(config)]
     if len(matching) != 1:
         raise InputError(f"{len(matching)} searches begin with '{config}'; `evenstep runs list` shows them")
     return store.rows(matching[0])
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: StoreRow) -> dict[str, Any]:
     return {
         "config": row.config,
         "lr": row.lr,

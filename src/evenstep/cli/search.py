@@ -26,13 +26,13 @@ def search(
     engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
     optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
     init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
-    epochs: Annotated[int, typer.Option(help="Epochs to train each copy for.")] = 1,
-    steps: Annotated[int | None, typer.Option(help="Steps to train each copy for, in place of epochs.")] = None,
+    epochs: Annotated[int, typer.Option(help="Epochs to train each trial for.")] = 1,
+    steps: Annotated[int | None, typer.Option(help="Steps to train each trial for, in place of epochs.")] = None,
     batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 64,
     weight_decay: Annotated[float, typer.Option(help="Weight decay.")] = 0.0,
     seeds: Annotated[int, typer.Option(help="Seeds for each learning rate.")] = 3,
     start: Annotated[float, typer.Option(help="Learning rate to start around.")] = 0.1,
-    store: Annotated[Path | None, typer.Option(help="File to write finished copies to, and to go on from.")] = None,
+    store: Annotated[Path | None, typer.Option(help="File to write finished trials to, and to go on from.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Insist that the store knows this search.")] = False,
     picture: Annotated[Path | None, typer.Option(help="Where to draw the loss over the learning rate.")] = None,
     as_json: Annotated[
@@ -49,18 +49,21 @@ def search(
         raise InputError("--resume needs the store to go on from; give --store FILE")
     if picture is not None:
         require_picture(picture)
-    from evenstep.search import Progress, search_lr  # here: torch takes seconds, and wrong options are said before
+    from evenstep.search import (  # here: torch takes seconds, and wrong options are said before
+        SearchProgress,
+        search_lr,
+    )
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True, quiet=quiet), transient=True) as bar:
         task = bar.add_task("searching", total=None)
 
-        def show(progress: Progress) -> None:
+        def show(progress: SearchProgress) -> None:
             best = "none yet" if progress.best is None else f"{progress.best:.3g} (loss {progress.loss:.4g})"
             what = f"best {best}, {progress.diverged} diverged"
             bar.update(task, completed=progress.done, total=progress.total, description=what)
 
-        found = search_lr(
+        result = search_lr(
             load_maker(target, returns="a model"),
             load_data(data),
             engine=engine,  # type: ignore[arg-type]
@@ -80,16 +83,16 @@ def search(
         from evenstep.report.search import draw_search
 
         with drawing(picture):
-            draw_search(found, picture)
+            draw_search(result, picture)
     if as_json:
-        print(json.dumps(found.to_dict()))
+        print(json.dumps(result.to_dict()))
         return
-    print(f"best learning rate {found.best:.4g}, between {found.bracket[0]:.4g} and {found.bracket[1]:.4g}")
-    if found.estimate:
-        print(f"estimate {found.estimate:.4g}, the minimum of a parabola: plans start from it, not from the best")
+    print(f"best learning rate {result.best:.4g}, between {result.bracket[0]:.4g} and {result.bracket[1]:.4g}")
+    if result.estimate:
+        print(f"estimate {result.estimate:.4g}, the minimum of a parabola: plans start from it, not from the best")
     else:
         print("no estimate: plans start from the best")
-    if found.interval:
-        print(f"the seeds' own best rates: {found.interval[0]:.4g} to {found.interval[1]:.4g} (95%)")
-    for rate, loss in zip(found.grid, found.mean_losses, strict=True):
+    if result.interval:
+        print(f"the seeds' own best rates: {result.interval[0]:.4g} to {result.interval[1]:.4g} (95%)")
+    for rate, loss in zip(result.grid, result.mean_losses, strict=True):
         print(f"{rate:12.4g}  {loss:10.4f}" if math.isfinite(loss) else f"{rate:12.4g}    diverged")

@@ -3,7 +3,7 @@
 from evenstep.search.checking import Check, check
 from evenstep.search.engines import Engine, LocalEngine
 from evenstep.search.result import LRSearch
-from evenstep.search.searching import Progress, search_lr
+from evenstep.search.searching import SearchProgress, search_lr
 from evenstep.search.store import Store
 from evenstep.search.training import mean_loss, train_
 
@@ -12,7 +12,7 @@ __all__ = [
     "Engine",
     "LRSearch",
     "LocalEngine",
-    "Progress",
+    "SearchProgress",
     "Store",
     "check",
     "mean_loss",

@@ -18,7 +18,7 @@ from evenstep.errors import EvenstepError, InputError
 from evenstep.graph import Graph
 from evenstep.rules import OPTIMIZERS, Plan
 from evenstep.search import plain_values
-from evenstep.search.first_step import Changes, Places, measure, places
+from evenstep.search.first_step import Changes, RecordedModules, measure, recorded_modules
 from evenstep.search.job import Data, Job, made
 from evenstep.search.recipe import Loss, Recipe
 from evenstep.search.tensors import as_tensors
@@ -247,18 +247,18 @@ def check(
     if tolerance is not None and not _above_zero(tolerance):
         raise InputError(f"tolerance is {tolerance!r}; give a finite number above 0, or leave it out")
     tensors = as_tensors(data)
-    where = {label: places(made(make, 0), plan) for label, (make, plan) in networks.items()}
-    chosen = _compared(compare, {label: plan.graph for label, (_, plan) in networks.items()}, where)
-    found = []
+    recorded = {label: recorded_modules(made(make, 0), plan) for label, (make, plan) in networks.items()}
+    chosen = _compared(compare, {label: plan.graph for label, (_, plan) in networks.items()}, recorded)
+    checked = []
     for label, (make, plan) in networks.items():
         notify(str(label))
         job = Job.of(make, plan, recipe, range(seeds))
         measured = [_measured(job, tensors, rates[label], steps, seed) for seed in range(seeds)]
-        found.append(CheckedNetwork(label, rates[label], {name: _over_seeds(measured, name) for name in measured[0]}))
-    trends, shown = _trends(found, chosen, list(where.values()))
+        checked.append(CheckedNetwork(label, rates[label], {name: _over_seeds(measured, name) for name in measured[0]}))
+    trends, shown = _trends(checked, chosen, list(recorded.values()))
     named = any(isinstance(label, str) for label in networks)
     allowed = tolerance if tolerance is not None else OCTAVES if named else SLOPES[chosen]
-    return Check(tuple(found), trends, shown, chosen, allowed, steps, recipe.optimizer)
+    return Check(tuple(checked), trends, shown, chosen, allowed, steps, recipe.optimizer)
 
 
 def _recipe(
@@ -292,17 +292,19 @@ def _above_zero(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-def _compared(compare: str, graphs: Mapping[Any, Graph], where: Mapping[Any, Places]) -> Literal["layers", "last"]:
+def _compared(
+    compare: str, graphs: Mapping[Any, Graph], recorded: Mapping[Any, RecordedModules]
+) -> Literal["layers", "last"]:
     if compare not in ("auto", "layers", "last"):
         raise InputError(f"compare is '{compare}'; choose auto, layers or last")
-    for label, at in where.items():
-        if not at.layers:
+    for label, modules in recorded.items():
+        if not modules.layers:
             raise InputError(
                 f"network {label!r} has no module that owns a weight; hold weights in modules as nn.Linear"
             )
     if compare == "last":
         return "last"
-    layers = {tuple(at.layers) for at in where.values()}
+    layers = {tuple(modules.layers) for modules in recorded.values()}
     if compare == "layers" and len(layers) > 1:
         raise InputError("compare is 'layers' but the networks' layers have different names; choose last")
     alike = len(layers) == 1 and len({_topology(graph) for graph in graphs.values()}) == 1
@@ -315,24 +317,24 @@ def _topology(graph: Graph) -> tuple[tuple[str, ...], ...]:
 
 def _measured(job: Job, data: Data, lr: float, steps: int, seed: int) -> dict[str, Changes]:
     try:
-        found = measure(job, data, lr=lr, steps=steps, seed=seed)
+        changes = measure(job, data, lr=lr, steps=steps, seed=seed)
     except EvenstepError:
         raise
     except Exception as error:  # the user's own forward and loss run in there
-        said = " ".join(str(error).split())[:300] or type(error).__name__
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise InputError(
             f"{type(job.template).__name__} and the loss do not run on the data (inputs {tuple(data[0].shape)}, "
-            f"targets {tuple(data[1].shape)} {data[1].dtype}): {said}"
+            f"targets {tuple(data[1].shape)} {data[1].dtype}): {reason}"
         ) from error
-    if not found:
+    if not changes:
         raise InputError(
             f"no layer of {type(job.template).__name__} was called as a module; there is nothing to record"
         )
-    return found
+    return changes
 
 
 def _over_seeds(measured: list[dict[str, Changes]], name: str) -> Changes:
-    seeds = [one[name] for one in measured]
+    seeds = [changes[name] for changes in measured]
     changes = tuple(_geometric_mean(step) for step in zip(*(seed.changes for seed in seeds), strict=True))
     return Changes(
         _geometric_mean([seed.start for seed in seeds]), _geometric_mean([seed.predicted for seed in seeds]), changes
@@ -352,27 +354,27 @@ def _geometric_mean(values: Sequence[float]) -> float:
 
 
 def _trends(
-    networks: list[CheckedNetwork], compare: Literal["layers", "last"], where: list[Places]
+    networks: list[CheckedNetwork], compare: Literal["layers", "last"], recorded: list[RecordedModules]
 ) -> tuple[tuple[Trend, ...], tuple[Trend, ...]]:
     """Return the trends to judge (of every layer, or of what readouts read) and those only to show."""
     labels = [network.label for network in networks]
 
     def over(rows: Iterable[tuple[str, ...]], *, outputs: bool) -> tuple[Trend, ...]:
         """Return the trends of signals by their names in each network; those that stay in place are left out."""
-        found = []
+        trends = []
         for names in rows:
             signals = [network.signals.get(name) for network, name in zip(networks, names, strict=True)]
             row = [signal for signal in signals if signal is not None]
             if len(row) == len(networks):
-                found.append(_trend(_common(names, output=outputs), row, labels, output=outputs))
-        return tuple(trend for trend in found if any(trend.values) or any(trend.later))
+                trends.append(_trend(_common(names, output=outputs), row, labels, output=outputs))
+        return tuple(trend for trend in trends if any(trend.values) or any(trend.later))
 
-    outputs = over(zip(*(at.readouts for at in where), strict=False), outputs=True)
+    outputs = over(zip(*(modules.readouts for modules in recorded), strict=False), outputs=True)
     if compare == "layers":
-        hidden = [name for name in networks[0].signals if name not in where[0].readouts]
+        hidden = [name for name in networks[0].signals if name not in recorded[0].readouts]
         judged = over(((name,) * len(networks) for name in hidden), outputs=False) + outputs
     else:
-        judged = over(zip(*(at.last for at in where), strict=False), outputs=False)
+        judged = over(zip(*(modules.last for modules in recorded), strict=False), outputs=False)
     if not judged:
         raise InputError("no compared signal moves in the first steps; check that the loss depends on the weights")
     return judged, () if compare == "layers" else outputs

@@ -24,7 +24,7 @@ from evenstep.rules.roles import roles
 from evenstep.search.job import Data, Job
 from evenstep.search.plain_values import finite_or_none, mapping, reading, sequence, size_or_infinite
 from evenstep.search.recipe import Recipe
-from evenstep.search.stacked_optimizers import stepper_for
+from evenstep.search.stacked_optimizers import stacked_optimizer
 
 Values = dict[str, Tensor]
 # Of the parameters' size: how far to go where a difference stands in for a derivative.
@@ -69,7 +69,7 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class Places:
+class RecordedModules:
     """Say which modules are listened to: those with weights, by name, and which of them give the output."""
 
     layers: Mapping[str, nn.Module]
@@ -86,7 +86,7 @@ def read_by(readout: str) -> str:
     return f"{readout} reads"
 
 
-def places(model: nn.Module, plan: Plan) -> Places:
+def recorded_modules(model: nn.Module, plan: Plan) -> RecordedModules:
     """Return the modules that own a weight on a path from input to output, in the model's order."""
     use = roles(plan.graph.live())
     wanted = {p.name for p in plan.graph.parameters if p.role == "weight" and p.name in use.edges_of}
@@ -100,7 +100,7 @@ def places(model: nn.Module, plan: Plan) -> Places:
             layers[name] = module
             if all(use.place_of(parameter) == "readout" for parameter in held):
                 readouts.append(name)
-    return Places(layers, tuple(readouts))
+    return RecordedModules(layers, tuple(readouts))
 
 
 def measure(job: Job, data: Data, *, lr: float, steps: int, seed: int) -> dict[str, Changes]:
@@ -112,11 +112,11 @@ def measure(job: Job, data: Data, *, lr: float, steps: int, seed: int) -> dict[s
     order = torch.randperm(len(data[0]), generator=torch.Generator().manual_seed(seed))
     index = order[: job.recipe.batch_size].to(data[0].device)
     model = unwrapped(job.start(seed)).to(data[0].device).train()
-    return _Bench(model, job.plan, job.recipe, (data[0][index], data[1][index]), lr, seed).run(steps)
+    return _FirstSteps(model, job.plan, job.recipe, (data[0][index], data[1][index]), lr, seed).run(steps)
 
 
 @dataclass
-class _Bench:
+class _FirstSteps:
     """One network on one batch; its parameters are values that are passed around, the module is never changed."""
 
     model: nn.Module
@@ -125,13 +125,13 @@ class _Bench:
     batch: Data
     lr: float
     seed: int
-    places: Places = field(init=False)
+    recorded: RecordedModules = field(init=False)
     buffers: Values = field(init=False)
     names: list[str] = field(init=False)
     rates: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.places = places(self.model, self.plan)
+        self.recorded = recorded_modules(self.model, self.plan)
         self.buffers = {name: buffer.detach().clone() for name, buffer in self.model.named_buffers()}
         pairs = matched(self.model, self.plan)
         full = {id(parameter): name for name, parameter in self.model.named_parameters()}
@@ -143,14 +143,15 @@ class _Bench:
         start = self.signals(values)
         predicted = self.first_order(values)
         moving = [values[name] for name in self.names]
-        stepper = stepper_for(self.recipe, moving)
-        found: dict[str, list[float]] = {name: [] for name in start}
+        optimizer = stacked_optimizer(self.recipe, moving)
+        changes_of: dict[str, list[float]] = {name: [] for name in start}
         for _ in range(steps):
-            stepper.step_(moving, self.gradients(values), self.rates)
+            optimizer.step_(moving, self.gradients(values), self.rates)
             for name, signal in self.signals(values).items():
-                found[name].append(_rms(signal - start[name]))
+                changes_of[name].append(_rms(signal - start[name]))
         return {
-            name: Changes(_rms(start[name]), _rms(predicted[name]), tuple(changes)) for name, changes in found.items()
+            name: Changes(_rms(start[name]), _rms(predicted[name]), tuple(changes))
+            for name, changes in changes_of.items()
         }
 
     def signals(self, values: Values) -> Values:
@@ -169,14 +170,14 @@ class _Bench:
         gradients = self.gradients(values)
         # Taken from zero, the optimiser's step is the move itself, not rounded against the parameters' size.
         move = [torch.zeros_like(gradient) for gradient in gradients]
-        stepper_for(self.recipe, move).step_(move, gradients, self.rates)
+        stacked_optimizer(self.recipe, move).step_(move, gradients, self.rates)
         along = dict(zip(self.names, move, strict=True))
         try:
-            at = {name: values[name] for name in self.names}
+            point = {name: values[name] for name in self.names}
             with warnings.catch_warnings():
                 # torch's own, when forward-mode differentiation loads for the first time.
                 warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
-                change: Values = jvp(lambda moving: self._listen(values | moving), (at,), (along,))[1]
+                change: Values = jvp(lambda moving: self._listen(values | moving), (point,), (along,))[1]
         except RuntimeError:  # the forward ran before: an operator in it has no forward-mode derivative
             return self._difference(values, along)
         return change
@@ -192,11 +193,11 @@ class _Bench:
         return {name: (ahead[name] - behind[name]) / (2 * small) for name in ahead}
 
     def _listen(self, values: Values) -> Values:
-        found: dict[str, list[Tensor]] = {}
-        with _listening(self.places, found):
+        recordings: dict[str, list[Tensor]] = {}
+        with _listening(self.recorded, recordings):
             self._forward(values)
         # A layer that is used several times is recorded as one signal.
-        return {name: torch.cat([part.flatten() for part in parts]) for name, parts in found.items()}
+        return {name: torch.cat([part.flatten() for part in parts]) for name, parts in recordings.items()}
 
     def _forward(self, values: Values) -> Any:
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
@@ -209,18 +210,18 @@ class _Bench:
 
 
 @contextmanager
-def _listening(where: Places, found: dict[str, list[Tensor]]) -> Iterator[None]:
-    """Append to `found` what layers give and what readouts read, while the context lasts."""
+def _listening(recorded: RecordedModules, recordings: dict[str, list[Tensor]]) -> Iterator[None]:
+    """Append to `recordings` what layers give and what readouts read, while the context lasts."""
 
     def gives(name: str) -> Callable[..., None]:
-        return lambda _module, _args, output: _note(found, name, output)
+        return lambda _module, _args, output: _note(recordings, name, output)
 
     def reads(name: str) -> Callable[..., None]:
-        return lambda _module, args, kwargs: _note(found, read_by(name), (*args, *kwargs.values()))
+        return lambda _module, args, kwargs: _note(recordings, read_by(name), (*args, *kwargs.values()))
 
-    handles = [layer.register_forward_hook(gives(name)) for name, layer in where.layers.items()]
-    for name in where.readouts:
-        handles.append(where.layers[name].register_forward_pre_hook(reads(name), with_kwargs=True))
+    handles = [layer.register_forward_hook(gives(name)) for name, layer in recorded.layers.items()]
+    for name in recorded.readouts:
+        handles.append(recorded.layers[name].register_forward_pre_hook(reads(name), with_kwargs=True))
     try:
         yield
     finally:
@@ -228,12 +229,12 @@ def _listening(where: Places, found: dict[str, list[Tensor]]) -> Iterator[None]:
             handle.remove()
 
 
-def _note(found: dict[str, list[Tensor]], name: str, values: Any) -> None:
+def _note(recordings: dict[str, list[Tensor]], name: str, values: Any) -> None:
     """Keep the first tensor, cloned: an activation behind it may work in place."""
     while isinstance(values, list | tuple) and values:
         values = values[0]
     if isinstance(values, Tensor) and values.is_floating_point():
-        found.setdefault(name, []).append(values.clone())
+        recordings.setdefault(name, []).append(values.clone())
 
 
 def _rms(values: Tensor) -> float:

@@ -29,27 +29,27 @@ def first_positions(low: int, high: int) -> list[int]:
     return list(range(low, high + 1, OCTAVE))
 
 
-def wanted(found: Mapping[int, float], *, low: int, high: int) -> list[int]:
+def wanted(losses: Mapping[int, float], *, low: int, high: int) -> list[int]:
     """Return the positions to try next, empty when the minimum is known to a quarter octave.
 
-    `found` maps positions to mean losses, infinite where copies diverged. The octaves from `low` to `high` come first;
+    `losses` maps positions to mean losses, infinite where trials diverged. The octaves from `low` to `high` come first;
     while the smallest loss is at an end of the known octaves, two more are added there; then halves and quarters
     beside the smallest.
     """
-    missing = [p for p in first_positions(low, high) if p not in found]
+    missing = [p for p in first_positions(low, high) if p not in losses]
     if missing:
         return missing
-    octaves = sorted(p for p in found if (p - low) % OCTAVE == 0)
-    best = min(octaves, key=lambda p: (found[p], p))
-    if math.isinf(found[best]):  # nothing trains yet: look lower
+    octaves = sorted(p for p in losses if (p - low) % OCTAVE == 0)
+    best = min(octaves, key=lambda p: (losses[p], p))
+    if math.isinf(losses[best]):  # nothing trains yet: look lower
         return _within([octaves[0] - OCTAVE, octaves[0] - 2 * OCTAVE])
     if best == octaves[-1]:
         return _within([best + OCTAVE, best + 2 * OCTAVE])
     if best == octaves[0]:
         return _within([best - OCTAVE, best - 2 * OCTAVE])
     for step in (2, 1):
-        best = min(found, key=lambda p: (found[p], p))
-        missing = [p for p in (best - step, best + step) if p not in found]
+        best = min(losses, key=lambda p: (losses[p], p))
+        missing = [p for p in (best - step, best + step) if p not in losses]
         if missing:
             return missing
     return []
@@ -62,20 +62,20 @@ def _within(positions: list[int]) -> list[int]:
 NEAR = 1.02  # times the smallest loss: what the parabola is fitted to
 
 
-def parabola_minimum(found: Mapping[float, float] | Mapping[int, float]) -> float | None:
+def parabola_minimum(tried: Mapping[float, float] | Mapping[int, float]) -> float | None:
     """Return the position of the minimum of a parabola fitted to the nearly smallest losses, in log-log.
 
     Losses of a few seeds are noisy and the bottom is flat, so all points within 2% of the smallest on either side, up
     to two octaves away, and those within one octave count: the smallest and its two neighbours alone would give a far
     less steady answer. None where these points do not enclose a minimum.
     """
-    losses = {position: loss for position, loss in found.items() if math.isfinite(loss) and loss > 0}
+    losses = {position: loss for position, loss in tried.items() if math.isfinite(loss) and loss > 0}
     if not losses:
         return None
     best = min(losses, key=lambda position: losses[position])
     near = {best}
     for side in (1, -1):
-        for position in sorted(found, key=lambda p: side * p):
+        for position in sorted(tried, key=lambda p: side * p):
             away = side * (position - best)
             if away <= 0:
                 continue

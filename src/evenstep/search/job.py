@@ -1,4 +1,4 @@
-"""A job: everything a worker needs to train copies of one network, wherever it runs."""
+"""A job: everything a worker needs to train trials of one network, wherever it runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Data = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """Name one copy: its learning rate (the base's, before the plan's factors) and the seed of its weights."""
+class Trial:
+    """Name one trial: its learning rate (the base's, before the plan's factors) and the seed of its weights."""
 
     lr: float
     seed: int
@@ -33,7 +33,7 @@ class Copy:
 class Job:
     """Hold one network, its plan and its recipe; values only, so that it can be sent to another process.
 
-    A copy starts as the template with weights drawn from the plan by the copy's seed. What the plan leaves alone
+    A trial starts as the template with weights drawn from the plan by the trial's seed. What the plan leaves alone
     (parameters it keeps, frozen ones, buffers) is as `make_model` made it under that seed: `kept` holds that for every
     seed, but for frozen values and buffers that are the template's too.
     """
@@ -52,31 +52,31 @@ class Job:
         kept = {}
         for seed in seeds if names or fixed else ():
             model = made(make_model, seed)
-            own: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if name in names}
-            own |= {name: t for name, t in _fixed(model).items() if not _same(t, fixed.get(name))}
-            if own:
-                kept[seed] = {name: tensor.detach().clone() for name, tensor in own.items()}
+            values: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if name in names}
+            values |= {name: t for name, t in _fixed(model).items() if not _same(t, fixed.get(name))}
+            if values:
+                kept[seed] = {name: tensor.detach().clone() for name, tensor in values.items()}
         return cls(template, plan, recipe, kept)
 
     def start(self, seed: int) -> nn.Module:
-        """Return a new model as the copy of a seed starts it."""
+        """Return a new model as the trial of a seed starts it."""
         model = copy.deepcopy(self.template)
-        own = dict(model.named_parameters()) | dict(model.named_buffers())
+        tensors = dict(model.named_parameters()) | dict(model.named_buffers())
         with torch.no_grad():
             for name, value in self.kept.get(seed, {}).items():
-                own[name].copy_(value)
+                tensors[name].copy_(value)
         initialize_(model, self.plan, generator=torch.Generator().manual_seed(seed))
         return model
 
     def description(self, data: Data) -> dict[str, Any]:
-        """Return what identifies the job: equal descriptions train equal copies."""
+        """Return what identifies the job: equal descriptions train equal trials."""
         recipe = {name: _named(getattr(self.recipe, name)) for name in self.recipe.__dataclass_fields__}
-        own: dict[str, Any] = {"plan": _digest(self.plan.to_json().encode()), "template": repr(self.template)}
-        own["fixed"] = {name: _fingerprint(tensor) for name, tensor in _fixed(self.template).items()}
+        network: dict[str, Any] = {"plan": _digest(self.plan.to_json().encode()), "template": repr(self.template)}
+        network["fixed"] = {name: _fingerprint(tensor) for name, tensor in _fixed(self.template).items()}
         if norms_of(self.template):  # their losses were measured otherwise once
-            own["statistics"] = "afresh"
+            network["statistics"] = "afresh"
         kept = {str(seed): {n: _fingerprint(t) for n, t in values.items()} for seed, values in self.kept.items()}
-        return {"recipe": recipe, "network": own, "kept": kept, "data": [_fingerprint(tensor) for tensor in data]}
+        return {"recipe": recipe, "network": network, "kept": kept, "data": [_fingerprint(tensor) for tensor in data]}
 
     def config(self, data: Data) -> str:
         """Return the hash of the job's description."""

@@ -1,4 +1,4 @@
-"""How many copies fit into this machine's memory: a CPU has no error to catch, the kernel kills the process."""
+"""How many trials fit into this machine's memory: a CPU has no error to catch, the kernel kills the process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from evenstep.search.recipe import Recipe
 _SHARE = 0.5  # of what is available: the estimate leaves out what single operators need for themselves
 
 
-def copies_that_fit(job: Job, data: Data, *, processes: int = 1) -> int:
-    """Return how many stacked copies may train at once in each of so many processes, at least one."""
-    return max(int(_SHARE * available_bytes() / (bytes_of_copy(job, data) * max(processes, 1))), 1)
+def trials_that_fit(job: Job, data: Data, *, processes: int = 1) -> int:
+    """Return how many stacked trials may train at once in each of so many processes, at least one."""
+    return max(int(_SHARE * available_bytes() / (bytes_of_trial(job, data) * max(processes, 1))), 1)
 
 
 def available_bytes() -> int:
@@ -54,8 +54,8 @@ def _lines(path: str) -> list[str]:
     return Path(path).read_text().splitlines()
 
 
-def bytes_of_copy(job: Job, data: Data) -> int:
-    """Return what one more stacked copy takes in a step: its parameters in all their roles, and its activations."""
+def bytes_of_trial(job: Job, data: Data) -> int:
+    """Return what one more stacked trial takes in a step: its parameters in all their roles, and its activations."""
     model = job.start(0).to(data[0].device).train()
     parameters = sum(p.numel() * p.element_size() for p in model.parameters())
     buffers = sum(b.numel() * b.element_size() for b in model.buffers())

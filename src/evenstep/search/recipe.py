@@ -1,4 +1,4 @@
-"""How copies are trained: everything but the learning rate and the seed."""
+"""How trials are trained: everything but the learning rate and the seed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def constant_schedule(step: int) -> float:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Describe a training run; a copy adds its learning rate and its seed.
+    """Describe a training run; a trial adds its learning rate and its seed.
 
-    `steps` overrides `epochs`. `schedule` maps the step to a factor of the learning rate. All copies see the same
-    batches, in the order that `order_seed` fixes; a copy's own seed draws its weights. `momentum` left out means 0.9
+    `steps` overrides `epochs`. `schedule` maps the step to a factor of the learning rate. All trials see the same
+    batches, in the order that `order_seed` fixes; a trial's own seed draws its weights. `momentum` left out means 0.9
     for the optimizer 'momentum' (Nesterov's) and 0 for 'sgd'; weight decay is decoupled for 'adam' (AdamW), added to
     the gradient otherwise.
     """

@@ -1,8 +1,8 @@
-"""Copies of one network trained side by side: stacked as one program, or each on its own.
+"""Trials of one network trained side by side: stacked as one program, or each on its own.
 
-A squad is a set of copies that take every step together, on one shared batch. `Fleet` stacks their parameters and lets
-`torch.func.vmap` run them as one network; `Singles` keeps plain modules, on a GPU spread over streams. Both use the
-same stacked optimisers and end in the same losses.
+A replica group is a set of trials that take every step together, on one shared batch. `StackedReplicas` stacks their
+parameters and lets `torch.func.vmap` run them as one network; `SeparateReplicas` keeps plain modules, on a GPU spread
+over streams. Both use the same stacked optimisers and end in the same losses.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from evenstep.search.cuda import Precision, autocast, cuda_settings, fanned_out, on, streams_for
-from evenstep.search.job import Copy, Data, Job, norms_of
+from evenstep.search.job import Data, Job, Trial, norms_of
 from evenstep.search.recipe import Recipe
-from evenstep.search.stacked_optimizers import Stepper, stepper_for
+from evenstep.search.stacked_optimizers import StackedOptimizer, stacked_optimizer
 
 _EVALUATION_BATCH = {"cpu": 1024, "cuda": 4096}
 _STATISTICS_FROM = 16384  # examples: enough for a mean and a variance
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a copy: its loss over the training data at the end, infinite where it diverged, and on the way."""
+class TrialResult:
+    """Hold a trial's loss over the training data at the end, infinite where it diverged, and those on the way."""
 
-    copy: Copy
+    trial: Trial
     loss: float
     curve: tuple[float, ...]
 
@@ -43,18 +43,18 @@ class Outcome:
         return not math.isfinite(self.loss)
 
 
-class Squad(Protocol):
-    """Copies that step together."""
+class ReplicaGroup(Protocol):
+    """Trials that step together."""
 
-    copies: list[Copy]
+    trials: list[Trial]
     factor: Tensor
     has_statistics: bool
 
     def step_(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Take one step with every copy on one batch; return their losses before it, [copies]."""
+        """Take one step with every trial on one batch; return their losses before it, [trials]."""
 
     def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return every copy's loss on one batch, [copies], in evaluation mode."""
+        """Return every trial's loss on one batch, [trials], in evaluation mode."""
 
     def look_(self, inputs: Tensor, share: float) -> None:
         """Let batch norms move their running statistics by a share towards those of one batch."""
@@ -63,16 +63,16 @@ class Squad(Protocol):
         """Return every tensor that a step changes."""
 
     def keep_(self, places: list[int]) -> None:
-        """Drop all copies but those at the given places."""
+        """Drop all trials but those at the given places."""
 
 
-class Fleet:
-    """Copies as stacked tensors [copies, ...], run as one network."""
+class StackedReplicas:
+    """Trials as stacked tensors [trials, ...], run as one network."""
 
-    def __init__(self, job: Job, copies: Sequence[Copy], device: torch.device) -> None:
-        self.copies, self.recipe = list(copies), job.recipe
-        started = {seed: job.start(seed) for seed in {one.seed for one in copies}}
-        models = [started[one.seed] for one in copies]  # copies of one seed start alike
+    def __init__(self, job: Job, trials: Sequence[Trial], device: torch.device) -> None:
+        self.trials, self.recipe = list(trials), job.recipe
+        started = {seed: job.start(seed) for seed in {trial.seed for trial in trials}}
+        models = [started[trial.seed] for trial in trials]  # trials of one seed start alike
         self.skeleton = copy.deepcopy(models[0]).to("meta")
         self.has_statistics = bool(norms_of(self.skeleton))
         scales = {p.name: p.lr_scale for p in job.plan.parameters}
@@ -86,92 +86,92 @@ class Fleet:
         }
         boxes = [dict(model.named_buffers()) for model in models]
         self.buffers = {name: _stacked([box[name] for box in boxes], device) for name in boxes[0]}
-        rates = torch.tensor([one.lr for one in copies], dtype=self.parameters[0].dtype, device=device)
+        rates = torch.tensor([trial.lr for trial in trials], dtype=self.parameters[0].dtype, device=device)
         self.rates = [
             (rates * scales[name]).reshape(-1, *[1] * (p.dim() - 1))
             for name, p in zip(self.names, self.parameters, strict=True)
         ]
         self.factor = torch.ones((), dtype=rates.dtype, device=device)
-        self.stepper = stepper_for(job.recipe, self.parameters)
+        self.optimizer = stacked_optimizer(job.recipe, self.parameters)
 
     def _losses(self, inputs: Tensor, targets: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         values = dict(zip(self.names, parameters, strict=True)) | self.fixed
 
-        def one(values: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+        def loss_of_one(values: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
             return self.recipe.loss(functional_call(self.skeleton, (values, buffers), (inputs,)), targets)
 
-        result: Tensor = vmap(one, randomness="different")(values, self.buffers)
-        return result
+        losses: Tensor = vmap(loss_of_one, randomness="different")(values, self.buffers)
+        return losses
 
     def step_(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Take one step; the gradient of the summed losses holds every copy's own."""
+        """Take one step; the gradient of the summed losses holds every trial's own."""
         self.skeleton.train()
         leaves = [parameter.detach().requires_grad_() for parameter in self.parameters]
         losses = self._losses(inputs, targets, leaves)
         gradients = _gradients(losses.sum(), leaves)
         with torch.no_grad():
-            self.stepper.step_(self.parameters, gradients, [rate * self.factor for rate in self.rates])
+            self.optimizer.step_(self.parameters, gradients, [rate * self.factor for rate in self.rates])
         return losses.detach()
 
     def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return every copy's loss on one batch."""
+        """Return every trial's loss on one batch."""
         self.skeleton.eval()
         with torch.no_grad():
             return self._losses(inputs, targets, self.parameters)
 
     def look_(self, inputs: Tensor, share: float) -> None:
-        """Let every copy's batch norms see one batch."""
+        """Let every trial's batch norms see one batch."""
         values = dict(zip(self.names, self.parameters, strict=True)) | self.fixed
 
-        def one(values: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+        def output_of_one(values: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
             output: Tensor = functional_call(self.skeleton, (values, buffers), (inputs,))
             return output
 
         self.skeleton.train()
         with torch.no_grad(), _moving_by(share, self.skeleton):
-            vmap(one, randomness="different")(values, self.buffers)
+            vmap(output_of_one, randomness="different")(values, self.buffers)
 
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes."""
-        return [*self.parameters, *self.buffers.values(), *self.stepper.state()]
+        return [*self.parameters, *self.buffers.values(), *self.optimizer.state()]
 
     def keep_(self, places: list[int]) -> None:
-        """Drop all copies but those at the given places."""
+        """Drop all trials but those at the given places."""
         index = torch.tensor(places, device=self.factor.device)
-        self.copies = [self.copies[place] for place in places]
+        self.trials = [self.trials[place] for place in places]
         self.parameters = [p[index] for p in self.parameters]
         self.rates = [rate[index] for rate in self.rates]
         self.buffers = {name: b[index] for name, b in self.buffers.items()}
         self.fixed = {name: f[index] for name, f in self.fixed.items()}
-        self.stepper.keep_(index)
+        self.optimizer.keep_(index)
 
 
-class Singles:
-    """Copies as plain modules, one after the other, on a GPU over several streams at once."""
+class SeparateReplicas:
+    """Trials as plain modules, one after the other, on a GPU over several streams at once."""
 
-    def __init__(self, job: Job, copies: Sequence[Copy], device: torch.device, *, channels_last: bool = False) -> None:
-        self.copies, self.recipe, self.device = list(copies), job.recipe, device
+    def __init__(self, job: Job, trials: Sequence[Trial], device: torch.device, *, channels_last: bool = False) -> None:
+        self.trials, self.recipe, self.device = list(trials), job.recipe, device
         scales = {p.name: p.lr_scale for p in job.plan.parameters}
         self.models: list[nn.Module] = []
         self.parameters: list[list[Tensor]] = []
         self.rates: list[list[Tensor]] = []
-        self.steppers: list[Stepper] = []
-        for one in copies:
-            model = job.start(one.seed).to(device)
+        self.optimizers: list[StackedOptimizer] = []
+        for trial in trials:
+            model = job.start(trial.seed).to(device)
             if channels_last:
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
             values = [p for _, p in named]
             self.models.append(model)
             self.parameters.append([p.data for p in values])
-            self.rates.append([torch.tensor(one.lr * scales[n], dtype=p.dtype, device=device) for n, p in named])
-            self.steppers.append(stepper_for(job.recipe, [p.data for p in values]))
+            self.rates.append([torch.tensor(trial.lr * scales[n], dtype=p.dtype, device=device) for n, p in named])
+            self.optimizers.append(stacked_optimizer(job.recipe, [p.data for p in values]))
         self.factor = torch.ones((), dtype=self.parameters[0][0].dtype, device=device)
         self.has_statistics = bool(norms_of(self.models[0]))
-        self.streams = streams_for(device, len(copies))
+        self.streams = streams_for(device, len(trials))
 
     def step_(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Take one step with every copy."""
+        """Take one step with every trial."""
         losses: list[Tensor] = [self.factor] * len(self.models)
         with fanned_out(self.streams):
             for place in range(len(self.models)):
@@ -186,37 +186,37 @@ class Singles:
         gradients = _gradients(loss, leaves)
         with torch.no_grad():
             rates = [rate * self.factor for rate in self.rates[place]]
-            self.steppers[place].step_(self.parameters[place], gradients, rates)
+            self.optimizers[place].step_(self.parameters[place], gradients, rates)
         return loss.detach()
 
     def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return every copy's loss on one batch."""
+        """Return every trial's loss on one batch."""
         with torch.no_grad():
             return torch.stack([self.recipe.loss(model.eval()(inputs), targets) for model in self.models])
 
     def look_(self, inputs: Tensor, share: float) -> None:
-        """Let every copy's batch norms see one batch."""
+        """Let every trial's batch norms see one batch."""
         for model in self.models:
             with torch.no_grad(), _moving_by(share, model):
                 model.train()(inputs)
 
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes."""
-        found = [p for values in self.parameters for p in values]
-        found += [buffer for model in self.models for buffer in model.buffers()]
-        return found + [tensor for stepper in self.steppers for tensor in stepper.state()]
+        tensors = [p for values in self.parameters for p in values]
+        tensors += [buffer for model in self.models for buffer in model.buffers()]
+        return tensors + [tensor for optimizer in self.optimizers for tensor in optimizer.state()]
 
     def keep_(self, places: list[int]) -> None:
-        """Drop all copies but those at the given places."""
-        for name in ("copies", "models", "parameters", "rates", "steppers"):
+        """Drop all trials but those at the given places."""
+        for name in ("trials", "models", "parameters", "rates", "optimizers"):
             values = getattr(self, name)
             setattr(self, name, [values[place] for place in places])
 
 
 def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
     """Return the gradient for every leaf, zero for those the loss does not use."""
-    found = torch.autograd.grad(loss, leaves, allow_unused=True)
-    return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
+    gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+    return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(gradients, leaves, strict=True)]
 
 
 @contextlib.contextmanager
@@ -260,38 +260,40 @@ def step_count(count: int, recipe: Recipe) -> int:
     return recipe.steps if recipe.steps is not None else recipe.epochs * (count // min(recipe.batch_size, count))
 
 
-def train(squad: Squad, data: Data, recipe: Recipe, *, precision: Precision = "float32") -> Iterator[Outcome]:
-    """Train a squad to the end, yielding diverged copies when they are retired and the others when all is done."""
+def train(
+    group: ReplicaGroup, data: Data, recipe: Recipe, *, precision: Precision = "float32"
+) -> Iterator[TrialResult]:
+    """Train a group to the end, yielding diverged trials when they are retired and the others when all is done."""
     total = step_count(len(data[0]), recipe)
     pause = max(total // 16, 1)  # steps between looks at the losses: each look waits for the device
-    curves: dict[Copy, list[float]] = {one: [] for one in squad.copies}
-    gone: set[Copy] = set()
+    curves: dict[Trial, list[float]] = {trial: [] for trial in group.trials}
+    gone: set[Trial] = set()
     recent: list[Tensor] = []
-    with cuda_settings(precision, squad.factor.device):
-        stepping = Captured.of(squad, data, recipe, precision) or _Eager(squad, data, precision)
+    with cuda_settings(precision, group.factor.device):
+        stepping = CapturedReplicaStep.of(group, data, recipe, precision) or _Eager(group, data, precision)
         for step, index in enumerate(order(len(data[0]), recipe)):
-            squad.factor.fill_(recipe.schedule(step))
+            group.factor.fill_(recipe.schedule(step))
             recent.append(stepping.step_(index))
             if (step + 1) % pause == 0 or step + 1 == total:
-                for outcome in _diverged(squad, recent, curves, gone):
-                    gone.add(outcome.copy)
-                    yield outcome
+                for result in _diverged(group, recent, curves, gone):
+                    gone.add(result.trial)
+                    yield result
                 recent = []
-                alive = [place for place, one in enumerate(squad.copies) if one not in gone]
+                alive = [place for place, trial in enumerate(group.trials) if trial not in gone]
                 if not alive:
                     return
-                if len(alive) < len(squad.copies) and stepping.shrinks:
-                    squad.keep_(alive)
-        if squad.has_statistics:
-            _settle_statistics_(squad, data, recipe, precision)
-        yield from _finished(squad, data, curves, gone, precision=precision, batch_size=recipe.batch_size)
+                if len(alive) < len(group.trials) and stepping.shrinks:
+                    group.keep_(alive)
+        if group.has_statistics:
+            _settle_statistics_(group, data, recipe, precision)
+        yield from _finished(group, data, curves, gone, precision=precision, batch_size=recipe.batch_size)
 
 
-def trial_seconds(squad: Squad, data: Data, recipe: Recipe, precision: Precision, steps: int) -> float:
-    """Return the time a step of a squad takes, after one that warms caches and allocators up."""
-    device = squad.factor.device
+def step_seconds(group: ReplicaGroup, data: Data, recipe: Recipe, precision: Precision, steps: int) -> float:
+    """Return the time a step of a group takes, after one that warms caches and allocators up."""
+    device = group.factor.device
     with cuda_settings(precision, device):
-        stepping = Captured.of(squad, data, recipe, precision) or _Eager(squad, data, precision)
+        stepping = CapturedReplicaStep.of(group, data, recipe, precision) or _Eager(group, data, precision)
         batches = itertools.cycle(itertools.islice(order(len(data[0]), recipe), steps + 1))
         stepping.step_(next(batches))
         start = _now(device)
@@ -311,26 +313,26 @@ class _Eager:
 
     shrinks = True
 
-    def __init__(self, squad: Squad, data: Data, precision: Precision) -> None:
-        self.squad, self.data, self.precision = squad, data, precision
+    def __init__(self, group: ReplicaGroup, data: Data, precision: Precision) -> None:
+        self.group, self.data, self.precision = group, data, precision
 
     def step_(self, index: Tensor) -> Tensor:
         """Take one step on the examples at `index`."""
-        index = index.to(self.squad.factor.device)
-        with autocast(self.precision, self.squad.factor.device):
-            return self.squad.step_(self.data[0][index], self.data[1][index])
+        index = index.to(self.group.factor.device)
+        with autocast(self.precision, self.group.factor.device):
+            return self.group.step_(self.data[0][index], self.data[1][index])
 
 
-class Captured:
-    """A CUDA step recorded once and replayed: no launch costs. Its squad keeps its size, diverged copies and all."""
+class CapturedReplicaStep:
+    """A CUDA step recorded once and replayed: no launch costs. Its group keeps its size, diverged trials and all."""
 
     shrinks = False
 
-    def __init__(self, squad: Squad, data: Data, recipe: Recipe, precision: Precision) -> None:
-        device = squad.factor.device
+    def __init__(self, group: ReplicaGroup, data: Data, recipe: Recipe, precision: Precision) -> None:
+        device = group.factor.device
         self.index = torch.zeros(min(recipe.batch_size, len(data[0])), dtype=torch.int64, device=device)
-        eager = _Eager(squad, data, precision)
-        before = [tensor.clone() for tensor in squad.state()]
+        eager = _Eager(group, data, precision)
+        before = [tensor.clone() for tensor in group.state()]
         side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -340,16 +342,16 @@ class Captured:
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.losses = eager.step_(self.index)
-        for tensor, value in zip(squad.state(), before, strict=True):
+        for tensor, value in zip(group.state(), before, strict=True):
             tensor.copy_(value)
 
     @classmethod
-    def of(cls, squad: Squad, data: Data, recipe: Recipe, precision: Precision) -> Captured | None:
-        """Record a squad's step; None off CUDA, or where the step cannot be recorded."""
-        if squad.factor.device.type != "cuda":
+    def of(cls, group: ReplicaGroup, data: Data, recipe: Recipe, precision: Precision) -> CapturedReplicaStep | None:
+        """Record a group's step; None off CUDA, or where the step cannot be recorded."""
+        if group.factor.device.type != "cuda":
             return None
         try:
-            return cls(squad, data, recipe, precision)
+            return cls(group, data, recipe, precision)
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError:
@@ -363,53 +365,53 @@ class Captured:
 
 
 def _diverged(
-    squad: Squad, recent: list[Tensor], curves: dict[Copy, list[float]], gone: set[Copy]
-) -> Iterator[Outcome]:
-    """Extend the curves; yield the copies whose loss is no longer finite."""
+    group: ReplicaGroup, recent: list[Tensor], curves: dict[Trial, list[float]], gone: set[Trial]
+) -> Iterator[TrialResult]:
+    """Extend the curves; yield the trials whose loss is no longer finite."""
     columns = torch.stack(recent).T.tolist()
-    for one, values in zip(squad.copies, columns, strict=True):
-        if one in gone:
+    for trial, values in zip(group.trials, columns, strict=True):
+        if trial in gone:
             continue
         bad = next((i for i, value in enumerate(values) if not math.isfinite(value)), None)
-        curves[one] += values if bad is None else values[:bad]
+        curves[trial] += values if bad is None else values[:bad]
         if bad is not None:
-            yield Outcome(one, math.inf, (*curves[one], math.inf))
+            yield TrialResult(trial, math.inf, (*curves[trial], math.inf))
 
 
-def _settle_statistics_(squad: Squad, data: Data, recipe: Recipe, precision: Precision) -> None:
+def _settle_statistics_(group: ReplicaGroup, data: Data, recipe: Recipe, precision: Precision) -> None:
     """Let batch norms average their statistics over examples afresh, with the weights as they are at the end.
 
     Running statistics trail behind the weights: at large rates they make the loss in evaluation mode a matter of
     chance. What is measured is the weights' loss, as `torch.optim.swa_utils.update_bn` would give it.
     """
-    device = squad.factor.device
+    device = group.factor.device
     size = _EVALUATION_BATCH["cuda"] if device.type == "cuda" else recipe.batch_size
     shown = replace(recipe, batch_size=min(size, len(data[0])), epochs=1, steps=None)
     batches = itertools.islice(order(len(data[0]), shown), max(_STATISTICS_FROM // shown.batch_size, 1))
     for number, index in enumerate(batches, 1):
         with autocast(precision, device):
-            squad.look_(data[0][index.to(device)], 1 / number)
+            group.look_(data[0][index.to(device)], 1 / number)
 
 
 def _finished(
-    squad: Squad,
+    group: ReplicaGroup,
     data: Data,
-    curves: dict[Copy, list[float]],
-    gone: set[Copy],
+    curves: dict[Trial, list[float]],
+    gone: set[Trial],
     *,
     precision: Precision,
     batch_size: int,
-) -> Iterator[Outcome]:
+) -> Iterator[TrialResult]:
     """Evaluate what is left on the whole data set."""
-    total = torch.zeros(len(squad.copies), dtype=torch.float64, device=squad.factor.device)
-    size = _EVALUATION_BATCH[squad.factor.device.type]
-    if squad.factor.device.type == "cpu":  # many copies take smaller batches: no more memory than a step, or one copy
-        size = max(batch_size, size // len(squad.copies))
+    total = torch.zeros(len(group.trials), dtype=torch.float64, device=group.factor.device)
+    size = _EVALUATION_BATCH[group.factor.device.type]
+    if group.factor.device.type == "cpu":  # many trials take smaller batches: no more memory than a step, or one trial
+        size = max(batch_size, size // len(group.trials))
     for start in range(0, len(data[0]), size):
         part = slice(start, start + size)
-        with autocast(precision, squad.factor.device):
-            losses = squad.evaluate(data[0][part], data[1][part])
+        with autocast(precision, group.factor.device):
+            losses = group.evaluate(data[0][part], data[1][part])
         total += losses.double() * len(data[0][part])
-    for one, loss in zip(squad.copies, (total / len(data[0])).tolist(), strict=True):
-        if one not in gone:
-            yield Outcome(one, loss if math.isfinite(loss) else math.inf, tuple(curves[one]))
+    for trial, loss in zip(group.trials, (total / len(data[0])).tolist(), strict=True):
+        if trial not in gone:
+            yield TrialResult(trial, loss if math.isfinite(loss) else math.inf, tuple(curves[trial]))

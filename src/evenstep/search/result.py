@@ -49,14 +49,14 @@ class LRSearch:
 
     @property
     def diverged(self) -> int:
-        """The number of copies that diverged."""
+        """The number of trials that diverged."""
         return sum(not math.isfinite(loss) for seeds in self.losses for loss in seeds)
 
     def require_ok(self) -> LRSearch:
         """Return the search if it has an answer; raise with what to change otherwise."""
         if self.status == "all_diverged":
             raise SearchError(
-                f"every copy diverged at all {len(self.grid)} learning rates from {self.grid[0]:.3g} to "
+                f"every trial diverged at all {len(self.grid)} learning rates from {self.grid[0]:.3g} to "
                 f"{self.grid[-1]:.3g}; search lower rates (start=...), or check the data's scale and the loss"
             )
         if self.status == "best_at_edge":
@@ -167,11 +167,11 @@ def chosen(grid: tuple[float, ...], losses: tuple[tuple[float, ...], ...], graph
     return LRSearch(grid, losses, grid[best], bracket, status, graph, estimate, _interval(grid, losses))
 
 
-def of_positions(found: Mapping[int, tuple[float, ...]], start: float, graph: Graph) -> LRSearch:
+def of_positions(losses: Mapping[int, tuple[float, ...]], start: float, graph: Graph) -> LRSearch:
     """Choose the best rate of a search over the lattice of `evenstep.search.grid`."""
-    positions = sorted(found)
+    positions = sorted(losses)
     grid = tuple(rate_at(start, position) for position in positions)
-    return chosen(grid, tuple(found[position] for position in positions), graph)
+    return chosen(grid, tuple(losses[position] for position in positions), graph)
 
 
 def _estimate(grid: tuple[float, ...], means: list[float]) -> float | None:
@@ -185,11 +185,11 @@ def _interval(grid: tuple[float, ...], losses: tuple[tuple[float, ...], ...]) ->
     seeds = len(losses[0])
     if seeds < 3:
         return None
-    own = [math.log(grid[min(range(len(grid)), key=lambda i: losses[i][seed])]) for seed in range(seeds)]
+    best_rates = [math.log(grid[min(range(len(grid)), key=lambda i: losses[i][seed])]) for seed in range(seeds)]
     from scipy.stats import t  # scipy loads where it is used
 
-    half = float(t.ppf(0.975, seeds - 1)) * statistics.stdev(own) / math.sqrt(seeds)
-    return math.exp(statistics.fmean(own) - half), math.exp(statistics.fmean(own) + half)
+    half = float(t.ppf(0.975, seeds - 1)) * statistics.stdev(best_rates) / math.sqrt(seeds)
+    return math.exp(statistics.fmean(best_rates) - half), math.exp(statistics.fmean(best_rates) + half)
 
 
 def _standard_error(values: tuple[float, ...]) -> float:

@@ -19,22 +19,22 @@ from evenstep.module import plan as plan_module
 from evenstep.module import trace
 from evenstep.rules import Init, Optimizer, Plan
 from evenstep.search.engines import Engine, LocalEngine
-from evenstep.search.engines.batching import Form
+from evenstep.search.engines.batching import Batching
 from evenstep.search.grid import OCTAVE, rate_at, wanted
-from evenstep.search.job import Copy, Data, Job, made
+from evenstep.search.job import Data, Job, Trial, made
 from evenstep.search.provenance import provenance
 from evenstep.search.recipe import Loss, Recipe, Schedule, constant_schedule
-from evenstep.search.replicas import Outcome
+from evenstep.search.replicas import TrialResult
 from evenstep.search.result import LRSearch, chosen, of_positions
-from evenstep.search.store import Row, Store
+from evenstep.search.store import Store, StoreRow
 from evenstep.search.tensors import as_tensors
 
 OCTAVES = 3  # first tried either side of the start
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How a search stands: copies done and known to be needed, the best rate and loss so far, copies diverged."""
+class SearchProgress:
+    """How a search stands: trials done and known to be needed, the best rate and loss so far, trials diverged."""
 
     done: int
     total: int
@@ -64,7 +64,7 @@ def search_lr(
     engine: Engine | Literal["local", "ray"] = "local",
     store: Path | str | None = None,
     resume: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[SearchProgress], None] | None = None,
     on_failure: Literal["raise", "return"] = "raise",
 ) -> LRSearch:
     """Return the maximal learning rate of a network: the largest with the smallest training loss.
@@ -73,9 +73,9 @@ def search_lr(
     around `start` come first, more of them while the best is at the edge, then half and quarter octaves beside the
     best; a `grid` of your own is trained as it is. A `plan` of the network sets its start and the ratios of its
     parameters' rates; without one it is initialised by `init` and trained at rates that differ by layer width alone, as
-    the plans that take the result as their base go on from. With a `store`, finished copies are written to it as soon
+    the plans that take the result as their base go on from. With a `store`, finished trials are written to it as soon
     as they are known, and a search of the same configuration goes on where it stopped (`resume` insists that there is
-    one). Where all copies diverge or the best rate stays at the edge the search raises, or with `on_failure='return'`
+    one). Where all trials diverge or the best rate stays at the edge the search raises, or with `on_failure='return'`
     says so in its `status`.
     """
     if on_failure not in ("raise", "return"):
@@ -105,16 +105,16 @@ def search_lr(
     planned = plan or plan_module(graph, init=init, optimizer=optimizer, base_graph=graph)
     job = Job.of(make_model, planned, recipe, range(seeds))
     untrained = _try_out(job, tensors)
-    own = _engine(engine) if isinstance(engine, str) else None
+    opened = _engine(engine) if isinstance(engine, str) else None
     session = None
     try:
-        session = _Session(job, tensors, seeds, own or _given(engine), store, progress, resume=resume)
+        session = _Session(job, tensors, seeds, opened or _given(engine), store, progress, resume=resume)
         result = session.over_grid(grid, graph) if grid is not None else session.coarse_to_fine(start, graph, untrained)
     finally:
         if session:
             session.close()
-        if own:
-            own.close()
+        if opened:
+            opened.close()
     result = replace(result, rule=planned.rule, optimizer=optimizer)
     return result.require_ok() if on_failure == "raise" else result
 
@@ -129,26 +129,26 @@ class _Session:
         seeds: int,
         engine: Engine,
         store: Path | str | None,
-        progress: Callable[[Progress], None] | None,
+        progress: Callable[[SearchProgress], None] | None,
         *,
         resume: bool,
     ) -> None:
         self.job, self.data, self.seeds, self.engine, self.progress = job, data, seeds, engine, progress
-        self.found: dict[Copy, float] = {}
+        self.known: dict[Trial, float] = {}
         self.needed = 0
-        self.form: Form | None = None
+        self.batching: Batching | None = None
         self.store = Store(Path(store)) if store is not None else None
         self.config = ""
         self.provenance = provenance()
         if self.store:
             self.config = job.config(data)
-            if resume and self.config not in {known["config"] for known in self.store.searches()}:
+            if resume and self.config not in {search["config"] for search in self.store.searches()}:
                 raise SearchError(
                     f"the store '{store}' knows no search of this configuration ({self.config[:12]}); start it without "
                     "resume, or give the store, model, data and options it was started with"
                 )
             self.store.begin(self.config, job.description(data))
-            self.found = {Copy(row.lr, row.seed): row.loss for row in self.store.rows(self.config)}
+            self.known = {Trial(row.lr, row.seed): row.loss for row in self.store.rows(self.config)}
 
     def close(self) -> None:
         if self.store:
@@ -174,46 +174,46 @@ class _Session:
         return of_positions(known, start, graph)
 
     def losses(self, rates: list[float]) -> list[tuple[float, ...]]:
-        """Return the seeds' losses at every rate, training the copies that are not known yet."""
-        copies = [Copy(rate, seed) for rate in rates for seed in range(self.seeds)]
-        missing = [one for one in copies if one not in self.found]
-        self.needed = len(self.found) + len(missing)
+        """Return the seeds' losses at every rate, training the trials that are not known yet."""
+        trials = [Trial(rate, seed) for rate in rates for seed in range(self.seeds)]
+        missing = [trial for trial in trials if trial not in self.known]
+        self.needed = len(self.known) + len(missing)
         if missing:
             before = time.perf_counter()
-            for outcome in self.engine.run(self.job, self.data, missing, self._settled_form(missing)):
-                self._note(outcome, time.perf_counter() - before)
-        return [tuple(self.found[Copy(rate, seed)] for seed in range(self.seeds)) for rate in rates]
+            for result in self.engine.run(self.job, self.data, missing, self._settled_batching(missing)):
+                self._note(result, time.perf_counter() - before)
+        return [tuple(self.known[Trial(rate, seed)] for seed in range(self.seeds)) for rate in rates]
 
-    def _settled_form(self, copies: list[Copy]) -> Form:
-        """Return the one form of this search: as it began, if the store knows, so that resumed rows are the same."""
-        if self.form is None:
-            known = self.store.form(self.config) if self.store else None
-            chosen_now = Form(**known) if known else self.engine.choose(self.job, self.data, copies)
+    def _settled_batching(self, trials: list[Trial]) -> Batching:
+        """Return the batching of this search: as it began, if the store knows, so that resumed rows are the same."""
+        if self.batching is None:
+            stored = self.store.batching(self.config) if self.store else None
+            chosen_now = Batching(**stored) if stored else self.engine.choose(self.job, self.data, trials)
             if self.store:
-                self.store.settle_form(self.config, asdict(chosen_now))
-                chosen_now = Form(**(self.store.form(self.config) or asdict(chosen_now)))
-            self.form = chosen_now
-        return self.form
+                self.store.settle_batching(self.config, asdict(chosen_now))
+                chosen_now = Batching(**(self.store.batching(self.config) or asdict(chosen_now)))
+            self.batching = chosen_now
+        return self.batching
 
-    def _note(self, outcome: Outcome, seconds: float) -> None:
+    def _note(self, result: TrialResult, seconds: float) -> None:
         if self.store:
-            row = Row(
+            row = StoreRow(
                 self.config,
-                outcome.copy.lr,
-                outcome.copy.seed,
-                outcome.loss,
-                outcome.curve,
+                result.trial.lr,
+                result.trial.seed,
+                result.loss,
+                result.curve,
                 seconds,
                 self.provenance,
             )
             self.store.add([row])
-        self.found[outcome.copy] = outcome.loss
+        self.known[result.trial] = result.loss
         if self.progress:
-            lowest = min(self.found, key=lambda one: self.found[one])
-            value = self.found[lowest]
+            lowest = min(self.known, key=lambda trial: self.known[trial])
+            value = self.known[lowest]
             best = lowest.lr if math.isfinite(value) else None
-            diverged = sum(not math.isfinite(loss) for loss in self.found.values())
-            self.progress(Progress(len(self.found), self.needed, best, value, diverged))
+            diverged = sum(not math.isfinite(loss) for loss in self.known.values())
+            self.progress(SearchProgress(len(self.known), self.needed, best, value, diverged))
 
 
 def _means(known: dict[int, tuple[float, ...]], limit: float) -> dict[int, float]:
@@ -269,10 +269,10 @@ def _try_out(job: Job, data: Data) -> float:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             value = job.recipe.loss(model(data[0][:size]), data[1][:size])
     except Exception as error:
-        said = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+        reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
         raise InputError(
             f"{type(model).__name__} and the loss do not fit the data (inputs {tuple(data[0].shape)}, targets "
-            f"{tuple(data[1].shape)} {data[1].dtype}): {said}"
+            f"{tuple(data[1].shape)} {data[1].dtype}): {reason}"
         ) from error
     if not isinstance(value, torch.Tensor) or value.dim() != 0:
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__

@@ -1,4 +1,4 @@
-"""Optimisers over stacked copies: torch's SGD and AdamW with a learning rate for each copy."""
+"""Optimisers over stacked trials: torch's SGD and AdamW with a learning rate for each trial."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 from evenstep.search.recipe import Recipe
 
 
-class Stepper(Protocol):
-    """Update stacked parameters [copies, ...] in place."""
+class StackedOptimizer(Protocol):
+    """Update stacked parameters [trials, ...] in place."""
 
     def step_(self, parameters: list[Tensor], gradients: list[Tensor], rates: list[Tensor]) -> None:
-        """Take one step; `rates` hold each parameter's learning rates, [copies, 1, ...] or single numbers."""
+        """Take one step; `rates` hold each parameter's learning rates, [trials, 1, ...] or single numbers."""
 
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes beside the parameters."""
 
     def keep_(self, index: Tensor) -> None:
-        """Keep the state of the copies at these places alone."""
+        """Keep the state of the trials at these places alone."""
 
 
 class StackedSGD:
@@ -49,7 +49,7 @@ class StackedSGD:
         return list(self.buffers)
 
     def keep_(self, index: Tensor) -> None:
-        """Keep the buffers of these copies."""
+        """Keep the buffers of these trials."""
         self.buffers = [buffer[index] for buffer in self.buffers]
 
 
@@ -88,11 +88,11 @@ class StackedAdamW:
         return [*self.means, *self.squares, self.count]
 
     def keep_(self, index: Tensor) -> None:
-        """Keep the moments of these copies."""
+        """Keep the moments of these trials."""
         self.means = [mean[index] for mean in self.means]
         self.squares = [square[index] for square in self.squares]
 
 
-def stepper_for(recipe: Recipe, parameters: list[Tensor]) -> Stepper:
+def stacked_optimizer(recipe: Recipe, parameters: list[Tensor]) -> StackedOptimizer:
     """Return the stacked optimiser of a recipe."""
     return StackedAdamW(recipe, parameters) if recipe.optimizer == "adam" else StackedSGD(recipe, parameters)

@@ -1,4 +1,4 @@
-"""Finished copies in SQLite: one row each, written as soon as it is known, safe against kills and company."""
+"""Finished trials in SQLite: one row each, written as soon as it is known, safe against kills and company."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ CREATE TABLE IF NOT EXISTS copies (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One finished copy; `loss` is infinite where it diverged."""
+class StoreRow:
+    """One finished trial; `loss` is infinite where it diverged."""
 
     config: str
     lr: float
@@ -56,9 +56,9 @@ class Row:
 
 
 class Store:
-    """A file of finished copies.
+    """A file of finished trials.
 
-    Write-ahead logging lets several processes write at once; a row is there whole or not at all, and a copy that is
+    Write-ahead logging lets several processes write at once; a row is there whole or not at all, and a trial that is
     written twice stays once.
     """
 
@@ -66,12 +66,12 @@ class Store:
         self.path = path
         try:
             self._base = sqlite3.connect(path, timeout=60.0, isolation_level=None)
-            found = self._base.execute("PRAGMA user_version").fetchone()[0]
+            schema = self._base.execute("PRAGMA user_version").fetchone()[0]
         except sqlite3.Error as error:
             raise self._explained(error) from None
-        if found > SCHEMA:
+        if schema > SCHEMA:
             raise StoreError(
-                f"the store '{path}' has schema {found} and this version knows {SCHEMA}; update evenstep, or give "
+                f"the store '{path}' has schema {schema} and this version knows {SCHEMA}; update evenstep, or give "
                 "another file"
             )
         with self._errors():
@@ -103,21 +103,21 @@ class Store:
                 "INSERT OR IGNORE INTO searches VALUES (?, ?, ?, NULL)", (config, json.dumps(description), time.time())
             )
 
-    def form(self, config: str) -> dict[str, Any] | None:
-        """Return the form a search's copies are trained in, None before one was settled."""
+    def batching(self, config: str) -> dict[str, Any] | None:
+        """Return how a search's trials are batched, None before one was settled."""
         with self._errors():
-            found = self._base.execute("SELECT form FROM searches WHERE config = ?", (config,)).fetchone()
-        return json.loads(found[0]) if found and found[0] else None
+            stored = self._base.execute("SELECT form FROM searches WHERE config = ?", (config,)).fetchone()
+        return json.loads(stored[0]) if stored and stored[0] else None
 
-    def settle_form(self, config: str, form: Mapping[str, Any]) -> None:
-        """Note the form of a search; the first one noted stays, so that a resumed search trains as it began."""
+    def settle_batching(self, config: str, batching: Mapping[str, Any]) -> None:
+        """Note the batching of a search; the first one noted stays, so that a resumed search trains as it began."""
         with self._errors():
             self._base.execute(
-                "UPDATE searches SET form = ? WHERE config = ? AND form IS NULL", (json.dumps(form), config)
+                "UPDATE searches SET form = ? WHERE config = ? AND form IS NULL", (json.dumps(batching), config)
             )
 
-    def add(self, rows: Sequence[Row]) -> None:
-        """Write finished copies, all or none."""
+    def add(self, rows: Sequence[StoreRow]) -> None:
+        """Write finished trials, all or none."""
         values = [
             (
                 row.config,
@@ -134,16 +134,16 @@ class Store:
         with self._errors(), self._transaction():
             self._base.executemany("INSERT OR IGNORE INTO copies VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
-    def rows(self, config: str) -> list[Row]:
-        """Return the finished copies of a search, by learning rate and seed."""
+    def rows(self, config: str) -> list[StoreRow]:
+        """Return the finished trials of a search, by learning rate and seed."""
         with self._errors():
-            found = self._base.execute(
+            stored = self._base.execute(
                 "SELECT config, lr, seed, loss, curve, seconds, provenance FROM copies "
                 "WHERE config = ? ORDER BY lr, seed",
                 (config,),
             ).fetchall()
         return [
-            Row(
+            StoreRow(
                 config,
                 lr,
                 seed,
@@ -152,18 +152,18 @@ class Store:
                 seconds,
                 json.loads(provenance),
             )
-            for config, lr, seed, loss, curve, seconds, provenance in found
+            for config, lr, seed, loss, curve, seconds, provenance in stored
         ]
 
     def searches(self) -> list[dict[str, Any]]:
-        """Return every search: its configuration, description, start, and numbers of copies."""
+        """Return every search: its configuration, description, start, and numbers of trials."""
         with self._errors():
-            found = self._base.execute(
+            stored = self._base.execute(
                 "SELECT s.config, s.description, s.started, COUNT(c.lr), COALESCE(SUM(c.status = 'diverged'), 0) "
                 "FROM searches s LEFT JOIN copies c ON c.config = s.config GROUP BY s.config ORDER BY s.started"
             ).fetchall()
         keys = ("config", "description", "started", "copies", "diverged")
-        return [dict(zip(keys, (c, json.loads(d), *rest), strict=True)) for c, d, *rest in found]
+        return [dict(zip(keys, (c, json.loads(d), *rest), strict=True)) for c, d, *rest in stored]
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -195,5 +195,5 @@ class Store:
             "malformed": "the file is damaged: restore a copy or give another name",
             "locked": "another process holds it; try again when that is done",
         }
-        said = next((words for mark, words in remedy.items() if mark in text), "give another file")
-        return StoreError(f"the store '{self.path}' cannot be used: {text}; {said}")
+        advice = next((words for mark, words in remedy.items() if mark in text), "give another file")
+        return StoreError(f"the store '{self.path}' cannot be used: {text}; {advice}")

@@ -1,20 +1,19 @@
-"""Train one copy of a network from a plan: the plain loop that everything faster is measured against."""
+"""Train one network from a plan: the plain loop that everything faster is measured against."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from evenstep.module import initialize_
 from evenstep.rules import Optimizer, Plan
-
-Data = tuple[Tensor, Tensor]
-Loss = Callable[[Tensor, Tensor], Tensor]
+from evenstep.search.job import Data
+from evenstep.search.recipe import Loss
 
 
 def train_(
@@ -37,19 +36,19 @@ def train_(
     """
     generator = torch.Generator().manual_seed(seed)
     initialize_(model, plan, generator=generator)
-    stepper = _optimizer(plan.param_groups(model, lr=lr), optimizer)
+    stepped = _optimizer(plan.param_groups(model, lr=lr), optimizer)
     steps = epochs * (len(data[0]) // min(batch_size, len(data[0])))
-    decay = CosineAnnealingLR(stepper, steps) if cosine else None
+    decay = CosineAnnealingLR(stepped, steps) if cosine else None
     model.train()
     losses = []
     for inputs, targets in batches(data, epochs, batch_size, generator):
-        stepper.zero_grad()
+        stepped.zero_grad()
         value = loss(model(inputs), targets)
         losses.append(float(value.detach()))
         if not math.isfinite(losses[-1]):
             break
         value.backward()  # type: ignore[no-untyped-call]
-        stepper.step()
+        stepped.step()
         if decay:
             decay.step()
     return losses

@@ -1,4 +1,4 @@
-"""Read what a page shows from files: what commands print with `--json`, records, and stores of finished copies."""
+"""Read what a page shows from files: what commands print with `--json`, records, and stores of finished trials."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from evenstep.rules.plan import FORMAT, any_digits
 from evenstep.search import Check, LRSearch, Store
 from evenstep.search.plain_values import DamageError
 from evenstep.search.result import chosen
-from evenstep.search.store import Row
+from evenstep.search.store import StoreRow
 
 KNOWN_FILES = (
     "a plan (plan.to_json(), or `evenstep plan --json`), a search (`evenstep search --json`), a store "
@@ -56,20 +56,20 @@ def part_of_text(text: str, *, name: str, where: str) -> Part:
             values = json.loads(text)
     except (ValueError, RecursionError):
         raise InputError(f"{where} is of another kind; give a file that holds {KNOWN_FILES}") from None
-    found = part_of_values(values, name=name, where=where) if isinstance(values, dict) else None
-    if found is None:
+    part = part_of_values(values, name=name, where=where) if isinstance(values, dict) else None
+    if part is None:
         raise InputError(f"{where} is of another kind; give a file that holds {KNOWN_FILES}")
-    return found
+    return part
 
 
 def part_of_values(values: Mapping[str, Any], *, name: str, where: str) -> Part | None:
     """Return the part that plain values describe, None where they are of no known kind."""
     remedy = "write it again with the command it came from"
     try:
-        found = _part(values, name)
-        if found is not None:
-            section(found, 0)  # what cannot be shown is damaged, and this is where it is said whose fault it is
-        return found
+        part = _part(values, name)
+        if part is not None:
+            section(part, 0)  # what cannot be shown is damaged, and this is where it is said whose fault it is
+        return part
     except DamageError as error:
         raise DamageError(where, error.cause, remedy) from None
     except EvenstepError as error:
@@ -85,8 +85,8 @@ def _part(values: Mapping[str, Any], name: str) -> Part | None:
         # The page shows no graph of a search: what older versions wrote without one, or with another, it still shows.
         return SearchPart(name, LRSearch.from_dict({**values, "graph": _stand_in().to_dict()}))
     if {"verdict", "trends", "networks"} <= values.keys():
-        said = [f"{key} {values[key]}" for key in ("rule", "init") if key in values]
-        return CheckPart(name, Check.from_dict(values), str(values.get("over", "network")), ", ".join(said))
+        notes = [f"{key} {values[key]}" for key in ("rule", "init") if key in values]
+        return CheckPart(name, Check.from_dict(values), str(values.get("over", "network")), ", ".join(notes))
     results = values.get("results", values)
     if isinstance(results, Mapping) and {"families", "left_out"} <= results.keys():
         return _study(values, results, name)
@@ -94,16 +94,16 @@ def _part(values: Mapping[str, Any], name: str) -> Part | None:
 
 
 def _plan(values: Mapping[str, Any], name: str) -> PlanPart:
-    own = str(values.get("code", "")) or name
+    title = str(values.get("code", "")) or name
     with any_digits():
         if "graph" in values:
-            return PlanPart(own, Plan.from_json(json.dumps(values)))
+            return PlanPart(title, Plan.from_json(json.dumps(values)))
         # A graph of the same parameters and nothing else stands in, so that the plan is checked as any other.
         listed = [
             Parameter(p["name"], p.get("role", "weight"), tuple(p.get("shape", ()))) for p in values["parameters"]
         ]
         graph = _stand_in(listed)
-        return PlanPart(own, Plan.from_json(json.dumps({**values, "graph": graph.to_dict()})), has_graph=False)
+        return PlanPart(title, Plan.from_json(json.dumps({**values, "graph": graph.to_dict()})), has_graph=False)
 
 
 def _stand_in(parameters: Sequence[Parameter] = ()) -> Graph:
@@ -141,16 +141,16 @@ def _from_store(path: Path, run: str) -> tuple[SearchPart, ...]:
     _require_store(path)
     store = Store(path)
     try:
-        searches = [one for one in store.searches() if one["config"].startswith(run) and one["copies"]]
+        searches = [search for search in store.searches() if search["config"].startswith(run) and search["copies"]]
         if not searches:
             beginning = f" that begins with '{run}'" if run else ""
-            raise InputError(f"the store '{path}' has no finished copy of a search{beginning}; `evenstep runs list`")
+            raise InputError(f"the store '{path}' has no finished trial of a search{beginning}; `evenstep runs list`")
         if len(searches) > _MANY:
             raise InputError(
                 f"the store '{path}' has {len(searches)} searches, too many for one page; choose with --run, by the "
                 "beginning of what `evenstep runs list` shows"
             )
-        return tuple(_stored(one, store.rows(one["config"]), path.stem) for one in searches)
+        return tuple(_stored(search, store.rows(search["config"]), path.stem) for search in searches)
     finally:
         store.close()
 
@@ -166,8 +166,8 @@ def _require_store(path: Path) -> None:
         raise InputError(f"'{path}' is another program's database; give a file that holds {KNOWN_FILES}")
 
 
-def _stored(search: Mapping[str, Any], rows: Sequence[Row], name: str) -> SearchPart:
-    """Return a search from its finished copies; a rate whose seeds are not all there yet does not count."""
+def _stored(search: Mapping[str, Any], rows: Sequence[StoreRow], name: str) -> SearchPart:
+    """Return a search from its finished trials; a rate whose seeds are not all there yet does not count."""
     by_rate: dict[float, list[float]] = {}
     for row in rows:
         by_rate.setdefault(row.lr, []).append(row.loss)

@@ -1,4 +1,4 @@
-"""Train copies on this machine: in this process, or on several cores in worker processes of one thread each."""
+"""Train trials on this machine: in this process, or on several cores in worker processes of one thread each."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from evenstep.errors import SearchError
 from evenstep.search.cuda import Precision
-from evenstep.search.engines.batching import Form, best_threads, chosen_form, fitted, threads, train_in
-from evenstep.search.job import Copy, Data, Job
-from evenstep.search.replicas import Outcome, step_count
+from evenstep.search.engines.batching import Batching, best_threads, chosen_batching, fitted, threads, train_in
+from evenstep.search.job import Data, Job, Trial
+from evenstep.search.replicas import TrialResult, step_count
 
 _START_SECONDS = 4.0  # what starting workers costs, importing torch above all
 _TRIES = 3
@@ -38,31 +38,33 @@ class LocalEngine:
     workers: int | None = None
     precision: Precision = "float32"
 
-    def choose(self, job: Job, data: Data, copies: Sequence[Copy]) -> Form:
-        """Return the fastest form by a short trial, on a CPU on one thread: that is what a worker has."""
+    def choose(self, job: Job, data: Data, trials: Sequence[Trial]) -> Batching:
+        """Return the fastest batching by timing a few steps, on a CPU on one thread: that is what a worker has."""
         device = self._device()
         with threads(1) if device.type == "cpu" else contextlib.nullcontext():
             placed = _placed(data, device)
-            return chosen_form(job, placed, copies, device, self.precision, processes=self._processes(copies))
+            return chosen_batching(job, placed, trials, device, self.precision, processes=self._processes(trials))
 
-    def run(self, job: Job, data: Data, copies: Sequence[Copy], form: Form | None = None) -> Iterator[Outcome]:
-        """Train the copies and yield each as soon as it is known."""
+    def run(
+        self, job: Job, data: Data, trials: Sequence[Trial], batching: Batching | None = None
+    ) -> Iterator[TrialResult]:
+        """Train the trials and yield each as soon as it is known."""
         device = self._device()
         placed = _placed(data, device)
-        form = form or self.choose(job, placed, copies)
+        batching = batching or self.choose(job, placed, trials)
         if device.type == "cuda":
-            yield from train_in(form, job, placed, copies, device, self.precision)
+            yield from train_in(batching, job, placed, trials, device, self.precision)
             return
-        form = fitted(form, job, placed, processes=self._processes(copies))
-        count, seconds = best_threads(form, job, placed, copies)
-        if self._worth_workers(form, seconds, job, placed, copies):
-            yield from _in_workers(form, job, placed, copies, self.workers or _cores())
+        batching = fitted(batching, job, placed, processes=self._processes(trials))
+        count, seconds = best_threads(batching, job, placed, trials)
+        if self._worth_workers(batching, seconds, job, placed, trials):
+            yield from _in_workers(batching, job, placed, trials, self.workers or _cores())
         else:
             with threads(count):
-                yield from train_in(form, job, placed, copies, device, "float32")
+                yield from train_in(batching, job, placed, trials, device, "float32")
 
-    def _processes(self, copies: Sequence[Copy]) -> int:
-        return min(self.workers or _cores(), len(copies))
+    def _processes(self, trials: Sequence[Trial]) -> int:
+        return min(self.workers or _cores(), len(trials))
 
     def _device(self) -> torch.device:
         return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -70,13 +72,13 @@ class LocalEngine:
     def close(self) -> None:
         """Hold nothing between runs."""
 
-    def _worth_workers(self, form: Form, seconds: float, job: Job, data: Data, copies: Sequence[Copy]) -> bool:
-        """Say whether workers of one thread each beat this process, where a copy's step takes `seconds`."""
-        workers = self._processes(copies)
+    def _worth_workers(self, batching: Batching, seconds: float, job: Job, data: Data, trials: Sequence[Trial]) -> bool:
+        """Say whether workers of one thread each beat this process, where a trial's step takes `seconds`."""
+        workers = self._processes(trials)
         if workers < 2:
             return False
-        steps = len(copies) * step_count(len(data[0]), job.recipe)
-        pays = form.seconds * steps / workers + _START_SECONDS < seconds * steps
+        steps = len(trials) * step_count(len(data[0]), job.recipe)
+        pays = batching.seconds * steps / workers + _START_SECONDS < seconds * steps
         return (pays or self.workers is not None) and _can_travel(job)
 
 
@@ -102,9 +104,9 @@ def _serve(pipe: Connection, job: Job, data: Data) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
-            form, copies = pipe.recv()
+            batching, trials = pipe.recv()
             try:
-                pipe.send(list(train_in(form, job, data, copies, torch.device("cpu"), "float32")))
+                pipe.send(list(train_in(batching, job, data, trials, torch.device("cpu"), "float32")))
             except Exception as error:
                 pipe.send(SearchError(f"a worker failed with {type(error).__name__}: {error}; train with workers=1"))
 
@@ -115,7 +117,7 @@ class _Worker:
 
     process: BaseProcess
     pipe: Connection
-    chunk: list[Copy]
+    chunk: list[Trial]
 
     @classmethod
     def started(cls, job: Job, data: Data) -> _Worker:
@@ -129,10 +131,10 @@ class _Worker:
         theirs.close()  # so that the death of the worker, the last to hold it, ends our waiting
         return cls(process, ours, [])
 
-    def give(self, form: Form, chunk: list[Copy]) -> None:
+    def give(self, batching: Batching, chunk: list[Trial]) -> None:
         self.chunk = chunk
         with contextlib.suppress(OSError):  # a worker that is gone is noticed when it is waited for
-            self.pipe.send((form, chunk))
+            self.pipe.send((batching, chunk))
 
     def stop(self) -> None:
         self.process.kill()
@@ -140,20 +142,22 @@ class _Worker:
         self.pipe.close()
 
 
-def _in_workers(form: Form, job: Job, data: Data, copies: Sequence[Copy], workers: int) -> Iterator[Outcome]:
+def _in_workers(
+    batching: Batching, job: Job, data: Data, trials: Sequence[Trial], workers: int
+) -> Iterator[TrialResult]:
     """Hand chunks to worker processes; what a lost worker had is given to a new one."""
     shared = (_shared(data[0]), _shared(data[1]))
-    size = max(min(form.chunk, -(-len(copies) // workers)), 1)
-    waiting = [list(copies[start : start + size]) for start in range(0, len(copies), size)][::-1]
+    size = max(min(batching.chunk, -(-len(trials) // workers)), 1)
+    waiting = [list(trials[start : start + size]) for start in range(0, len(trials), size)][::-1]
     busy: list[_Worker] = []
     losses = 0
     try:
         while waiting or busy:
             while waiting and len(busy) < workers:
                 busy.append(_Worker.started(job, shared))
-                busy[-1].give(form, waiting.pop())
+                busy[-1].give(batching, waiting.pop())
             for ready in wait([worker.pipe for worker in busy]):
-                worker = next(one for one in busy if one.pipe is ready)
+                worker = next(worker for worker in busy if worker.pipe is ready)
                 try:
                     answer = worker.pipe.recv()
                 except (EOFError, OSError):
@@ -170,7 +174,7 @@ def _in_workers(form: Form, job: Job, data: Data, copies: Sequence[Copy], worker
                     raise answer
                 yield from answer
                 if waiting:
-                    worker.give(form, waiting.pop())
+                    worker.give(batching, waiting.pop())
                 else:
                     busy.remove(worker)
                     worker.stop()

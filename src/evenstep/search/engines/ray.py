@@ -1,4 +1,4 @@
-"""Train copies on a Ray cluster: chunks are tasks, and what a lost worker had is trained elsewhere."""
+"""Train trials on a Ray cluster: chunks are tasks, and what a lost worker had is trained elsewhere."""
 
 from __future__ import annotations
 
@@ -9,40 +9,42 @@ from typing import Any
 import torch
 
 from evenstep.errors import InputError
-from evenstep.search.engines.batching import Form, chosen_form, threads, train_in
-from evenstep.search.job import Copy, Data, Job
-from evenstep.search.replicas import Outcome
+from evenstep.search.engines.batching import Batching, chosen_batching, threads, train_in
+from evenstep.search.job import Data, Job, Trial
+from evenstep.search.replicas import TrialResult
 
 
 class RayEngine:
     """Train on a cluster: an existing one by `address`, or one started on this machine for the first run.
 
-    Every chunk is a task of one CPU; a task whose worker dies is tried again up to `retries` times. The form is chosen
-    here, so that all workers, and a local run, train in the same one.
+    Every chunk is a task of one CPU; a task whose worker dies is tried again up to `retries` times. The batching is
+    chosen here, so that all workers, and a local run, train by the same one.
     """
 
     def __init__(self, address: str | None = None, *, chunk: int = 16, retries: int = 5) -> None:
         self.address, self.chunk, self.retries = address, chunk, retries
         self._started = False
 
-    def choose(self, job: Job, data: Data, copies: Sequence[Copy]) -> Form:
-        """Return the fastest form by a short trial on this machine."""
+    def choose(self, job: Job, data: Data, trials: Sequence[Trial]) -> Batching:
+        """Return the fastest batching by timing a few steps on this machine."""
         with threads(1):
-            return chosen_form(job, data, copies, torch.device("cpu"), processes=os.cpu_count() or 1)
+            return chosen_batching(job, data, trials, torch.device("cpu"), processes=os.cpu_count() or 1)
 
-    def run(self, job: Job, data: Data, copies: Sequence[Copy], form: Form | None = None) -> Iterator[Outcome]:
-        """Train the copies and yield each chunk's outcomes when it is done."""
+    def run(
+        self, job: Job, data: Data, trials: Sequence[Trial], batching: Batching | None = None
+    ) -> Iterator[TrialResult]:
+        """Train the trials and yield each chunk's results when it is done."""
         ray = _ray()
         if not ray.is_initialized():
             options = {"include_dashboard": False} if self.address is None else {}
             ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", **options)
             self._started = True
-        form = form or self.choose(job, data, copies)
+        batching = batching or self.choose(job, data, trials)
         work = ray.remote(num_cpus=1, max_retries=self.retries)(_work)
         shared = ray.put(job), ray.put((data[0].cpu(), data[1].cpu()))
-        size = max(min(form.chunk, self.chunk), 1)
+        size = max(min(batching.chunk, self.chunk), 1)
         waiting = [
-            work.remote(*shared, form, list(copies[start : start + size])) for start in range(0, len(copies), size)
+            work.remote(*shared, batching, list(trials[start : start + size])) for start in range(0, len(trials), size)
         ]
         while waiting:
             done, waiting = ray.wait(waiting)
@@ -56,10 +58,10 @@ class RayEngine:
             self._started = False
 
 
-def _work(job: Job, data: Data, form: Form, copies: list[Copy]) -> list[Outcome]:
+def _work(job: Job, data: Data, batching: Batching, trials: list[Trial]) -> list[TrialResult]:
     """Train a chunk, on a worker."""
     torch.set_num_threads(1)
-    return list(train_in(form, job, data, copies, torch.device("cpu"), "float32"))
+    return list(train_in(batching, job, data, trials, torch.device("cpu"), "float32"))
 
 
 def _ray() -> Any:

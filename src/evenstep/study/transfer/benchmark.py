@@ -22,9 +22,9 @@ from evenstep.data import Split, cifar10, digits, imagenet
 from evenstep.errors import InputError, SearchError
 from evenstep.search import LocalEngine
 from evenstep.search.cuda import Precision
-from evenstep.search.engines.batching import Form
-from evenstep.search.job import Copy, Data, Job
-from evenstep.search.replicas import Outcome
+from evenstep.search.engines.batching import Batching
+from evenstep.search.job import Data, Job, Trial
+from evenstep.search.replicas import TrialResult
 from evenstep.study import statistics
 from evenstep.study.progress import Notify, Progress
 from evenstep.study.record import finite
@@ -300,22 +300,26 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class _OneForm:
-    """Try out how copies of one architecture are best trained only once, though they come in several searches."""
+class _OneBatching:
+    """Try out how trials of one architecture are best trained only once, though they come in several searches."""
 
     def __init__(self, engine: LocalEngine) -> None:
         self.engine = engine
-        self.form: Form | None = None
+        self.batching: Batching | None = None
 
-    def choose(self, job: Job, data: Data, copies: Sequence[Copy]) -> Form:
-        if self.form is None:
-            self.form = self.engine.choose(job, data, copies)
+    def choose(self, job: Job, data: Data, trials: Sequence[Trial]) -> Batching:
+        if self.batching is None:
+            self.batching = self.engine.choose(job, data, trials)
         if data[0].device.type == "cpu":
-            return self.form
-        return replace(self.form, chunk=len(copies))  # a device takes all at once, or halves them where they do not fit
+            return self.batching
+        return replace(
+            self.batching, chunk=len(trials)
+        )  # a device takes all at once, or halves them where they do not fit
 
-    def run(self, job: Job, data: Data, copies: Sequence[Copy], form: Form | None = None) -> Iterator[Outcome]:
-        return self.engine.run(job, data, copies, form or self.choose(job, data, copies))
+    def run(
+        self, job: Job, data: Data, trials: Sequence[Trial], batching: Batching | None = None
+    ) -> Iterator[TrialResult]:
+        return self.engine.run(job, data, trials, batching or self.choose(job, data, trials))
 
     def close(self) -> None:
         self.engine.close()
@@ -344,7 +348,7 @@ def _measured(task: Task) -> Measured:
     image = task.setting.image
     if image not in _here["data"]:
         _here["data"][image] = place.load(image)
-    engine = _OneForm(LocalEngine(device=place.device, workers=1, precision=place.precision))
+    engine = _OneBatching(LocalEngine(device=place.device, workers=1, precision=place.precision))
     bench = Bench(_here["data"][image], engine, task.training)
     try:
         return measure(bench, task.setting, task.architecture, task.picked, task.known, task.rivals)

@@ -12,7 +12,7 @@ from evenstep.rules import Plan, Rule, plan_graph
 from evenstep.rules.paths import Paths
 from evenstep.search import Engine
 from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
-from evenstep.search.job import Copy, Data, Job
+from evenstep.search.job import Data, Job, Trial
 from evenstep.search.recipe import Recipe, Schedule, constant_schedule
 from evenstep.search.replicas import step_count
 from evenstep.study.record import finite
@@ -161,17 +161,17 @@ class Bench:
         Seeds are independent of each other: those whose losses are known are not trained again.
         """
         found = {rate: list(known.get(rate, ())) for rate in rates}
-        copies = [Copy(rate, seed) for rate, losses in found.items() for seed in range(len(losses), seeds)]
-        if copies:
+        trials = [Trial(rate, seed) for rate, losses in found.items() for seed in range(len(losses), seeds)]
+        if trials:
             job = self._job(setting, architecture, seeds)
-            losses = {one.copy: one.loss for one in self.engine.run(job, self.data, copies)}
-            for one in copies:
-                found[one.lr].append(losses[one])
+            losses = {result.trial: result.loss for result in self.engine.run(job, self.data, trials)}
+            for trial in trials:
+                found[trial.lr].append(losses[trial])
         return {rate: tuple(losses) for rate, losses in found.items()}
 
-    def steps(self, setting: Setting, copies: int) -> int:
-        """Return how many steps the training of so many copies takes."""
-        return copies * step_count(len(self.data[0]), self._recipe(setting))
+    def steps(self, setting: Setting, trials: int) -> int:
+        """Return how many steps the training of so many trials takes."""
+        return trials * step_count(len(self.data[0]), self._recipe(setting))
 
     def attempt(self, rival: str, setting: Setting, architecture: Architecture) -> Attempt:
         """Return what a rival makes of an architecture."""

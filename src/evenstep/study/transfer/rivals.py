@@ -92,7 +92,7 @@ OPTIMISERS: Mapping[str, Callable[[Job, Data, int], Attempt]] = {"prodigy": prod
 
 
 def _trained(job: Job, data: Data, seed: int, make: Callable[[nn.Module], torch.optim.Optimizer]) -> float:
-    """Return the loss of one copy, trained by an optimiser of its own, over all the data; infinite if it diverged."""
+    """Return the loss of one trial, trained by an optimiser of its own, over all the data; infinite if it diverged."""
     model = job.start(seed).to(data[0].device).train()
     optimizer = make(model)
     rates = [group["lr"] for group in optimizer.param_groups]
