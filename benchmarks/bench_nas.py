@@ -22,8 +22,8 @@ from torch.nn import functional
 from evenstep.data import Split, augment
 from evenstep.search.cuda import Precision, cuda_settings
 from evenstep.study.nas.captured import stepping_of
-from evenstep.study.nas.protocols import RESIDUAL_CELL, Benchmark, Shape
-from evenstep.study.nas.training import Images, Lane, Squad, Training
+from evenstep.study.nas.protocols import RESIDUAL_CELL, BenchmarkProtocol, NetworkShape
+from evenstep.study.nas.training import Images, Lane, LaneGroup, SweepTraining
 from evenstep.study.record import write_record
 
 
@@ -35,10 +35,12 @@ def made_up(examples: int, side: int) -> Split:
     return Split((inputs, labels), (inputs[:256], labels[:256]))
 
 
-def plain(code: str, shape: Shape, split: Split, training: Training, device: torch.device) -> Callable[[int], None]:
+def plain(
+    code: str, shape: NetworkShape, split: Split, training: SweepTraining, device: torch.device
+) -> Callable[[int], None]:
     """Return the function that takes so many steps as one would write them by hand."""
     inputs, labels = split.train[0].to(device), split.train[1].to(device)
-    treatment = Benchmark().treatment(code, shape)
+    treatment = BenchmarkProtocol().treatment(code, shape)
     model = treatment.start(lambda: shape.network(code), 0).to(device).train()
     groups = treatment.param_groups(model, weight_decay=training.weight_decay)
     optimizer = torch.optim.SGD(groups, momentum=training.momentum, nesterov=True)
@@ -55,18 +57,18 @@ def plain(code: str, shape: Shape, split: Split, training: Training, device: tor
     return steps
 
 
-def ours(squad: Squad, precision: Precision) -> tuple[Callable[[int], None], float]:
-    """Return the function that takes so many steps of a squad, and the seconds that recording them took."""
-    start = now(squad.device)
-    with cuda_settings(precision, squad.device, timed=True):
-        step_ = stepping_of(squad)
-    spent = now(squad.device) - start
+def ours(group: LaneGroup, precision: Precision) -> tuple[Callable[[int], None], float]:
+    """Return the function that takes so many steps of a group, and the seconds that recording them took."""
+    start = now(group.device)
+    with cuda_settings(precision, group.device, timed=True):
+        step_ = stepping_of(group)
+    spent = now(group.device) - start
 
     def steps(count: int) -> None:
-        with cuda_settings(precision, squad.device, timed=True):
+        with cuda_settings(precision, group.device, timed=True):
             for done in range(count):
-                if done % squad.steps == 0:
-                    squad.at.zero_()
+                if done % group.steps == 0:
+                    group.at.zero_()
                 step_()
 
     return steps, spent
@@ -89,23 +91,23 @@ def main() -> None:
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision: Precision = "bfloat16" if device.type == "cuda" else "float32"
-    shape = Shape(channels=4, cells=1, side=8) if options.small else Shape()
-    training = Training(batch_size=64 if options.small else 256)
+    shape = NetworkShape(channels=4, cells=1, side=8) if options.small else NetworkShape()
+    training = SweepTraining(batch_size=64 if options.small else 256)
     split = made_up(50 * training.batch_size, shape.side)
     images = Images.of(split, name="made up", padding=training.padding, device=device)
-    treatment = Benchmark().treatment(options.code, shape)
+    treatment = BenchmarkProtocol().treatment(options.code, shape)
 
-    def squad_of(count: int) -> Squad:
+    def lane_group(count: int) -> LaneGroup:
         lanes = [
             Lane(treatment.start(lambda: shape.network(options.code), seed), treatment, seed, images, training)
             for seed in range(count)
         ]
-        return Squad(lanes, precision)
+        return LaneGroup(lanes, precision)
 
     ways = {"plain": (plain(options.code, shape, split, training, device), 1)}
     recording = {}
     for count in dict.fromkeys([1, *options.together]):
-        steps, recording[f"{count} side by side"] = ours(squad_of(count), precision)
+        steps, recording[f"{count} side by side"] = ours(lane_group(count), precision)
         ways[f"{count} side by side"] = steps, count
     spent: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(options.repeats + 1):

@@ -15,7 +15,7 @@ import pytest
 from evenstep.cli.app import app
 from evenstep.cli.measuring import bar
 from evenstep.errors import InputError
-from evenstep.study.progress import Progress
+from evenstep.study.progress import StudyProgress
 from tests.cli.command import Run
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|38;[\d;]+|9[0-7])m")
@@ -105,7 +105,7 @@ def test_quiet_leaves_out_the_steps_of_the_demo(run: Run, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("quiet", [False, True])
 def test_quiet_leaves_out_the_networks_of_a_study(capsys: pytest.CaptureFixture[str], quiet: bool) -> None:
     with bar(quiet=quiet) as show:
-        show(Progress(1, 2, "chain"))
+        show(StudyProgress(1, 2, "chain"))
     assert ("chain" in capsys.readouterr().err) is not quiet
 
 

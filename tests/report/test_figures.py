@@ -21,7 +21,7 @@ from evenstep.report.figures import (
 from evenstep.report.marks import filled
 from evenstep.report.transfer import COLOURS, shown
 from evenstep.study.figures.catalogue import FIGURES, figure_named
-from evenstep.study.figures.figure_result import RULES, Outcome
+from evenstep.study.figures.figure_result import RULES, FigureResult
 from tests.report.test_transfer import result
 
 MARK, MARK_ONE = "<!-- reproduction table -->", "<!-- reproduction at one rate -->"
@@ -30,17 +30,17 @@ ROOT = Path(__file__).parents[2]
 
 
 @cache
-def outcome() -> Outcome:
-    return Outcome(figure_named("mlp-depth"), result())
+def figure_result() -> FigureResult:
+    return FigureResult(figure_named("mlp-depth"), result())
 
 
 def record() -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(json.dumps({"results": outcome().to_dict()}, allow_nan=False))
+    made: dict[str, Any] = json.loads(json.dumps({"results": figure_result().to_dict()}, allow_nan=False))
     return made
 
 
 def test_the_picture_has_a_dot_of_every_rule_and_the_identity(tmp_path: Path) -> None:
-    draw_figure(outcome(), tmp_path / "p.png")
+    draw_figure(figure_result(), tmp_path / "p.png")
     pixels = imread(tmp_path / "p.png")[..., :3]
     for colour, alpha in (*((COLOURS[name], 0.55) for name in RULES), ("#b3261e", 1.0)):
         wanted = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]) * alpha + 1 - alpha
@@ -85,7 +85,7 @@ def test_the_documentation_shows_the_recorded_runs(page: str) -> None:
 
 
 def test_every_row_has_its_spread(tmp_path: Path) -> None:
-    write_rows(outcome(), tmp_path / "t.csv")
+    write_rows(figure_result(), tmp_path / "t.csv")
     lines = (tmp_path / "t.csv").read_text().splitlines()
     assert lines[0].endswith('spread, octaves"')
     assert len(lines) == 1 + len(result().measured)

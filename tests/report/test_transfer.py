@@ -28,7 +28,7 @@ from evenstep.report.transfer import (
 )
 from evenstep.search.grid import rate_at
 from evenstep.study.transfer.benchmark import FamilyResult
-from evenstep.study.transfer.families import Architecture, Family, Setting
+from evenstep.study.transfer.families import Architecture, Family, FamilySetting
 from evenstep.study.transfer.ledger import Origin
 from evenstep.study.transfer.measure import METHODS, SEARCHED, Choice, Curve, Measured
 from evenstep.study.transfer.rivals import Attempt
@@ -52,7 +52,7 @@ def result() -> FamilyResult:
         attempts = {"range test": Attempt(0.1, (1.4, 1.5), 100)}
         status, lr = ("ok", true) if place < 3 else ("best_at_edge", None)
         found.append(Measured(network, status, lr, curve, choices, attempts))
-    family = Family("made-up", "made-up chains", Setting(), networks, rivals=("range test",))
+    family = Family("made-up", "made-up chains", FamilySetting(), networks, rivals=("range test",))
     return FamilyResult(family, 1.25, tuple(found), (Origin("a GPU", "2.0", "abc", "tf32"),))
 
 

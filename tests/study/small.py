@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from evenstep.study.codes import chain_code, residual_code
-from evenstep.study.transfer.families import Architecture, Family, Setting
-from evenstep.study.transfer.measure import Training
+from evenstep.study.transfer.families import Architecture, Family, FamilySetting
+from evenstep.study.transfer.measure import TransferTraining
 
-SETTING = Setting(width=8, image=(1, 8, 8), init="conserve", optimizer="momentum")
-TRAINING = Training(batch_size=128, seeds=2, base_seeds=2)
+SETTING = FamilySetting(width=8, image=(1, 8, 8), init="conserve", optimizer="momentum")
+TRAINING = TransferTraining(batch_size=128, seeds=2, base_seeds=2)
 FAMILY = Family(
     "tiny",
     "tiny MLPs",

@@ -19,10 +19,10 @@ from evenstep.search import LocalEngine
 from evenstep.search.engines.batching import Batching
 from evenstep.search.job import Data, Job, Trial
 from evenstep.search.replicas import TrialResult
-from evenstep.study.progress import Progress
+from evenstep.study.progress import StudyProgress
 from evenstep.study.transfer import benchmark
-from evenstep.study.transfer.benchmark import FamilyResult, Place, run
-from evenstep.study.transfer.families import Architecture, Family, Setting
+from evenstep.study.transfer.benchmark import BenchmarkResources, FamilyResult, run
+from evenstep.study.transfer.families import Architecture, Family, FamilySetting
 from evenstep.study.transfer.measure import DIVERGED, METHODS, SEARCHED, Curve, Measured, predictions
 from tests.study.small import FAMILY, SETTING, TRAINING
 
@@ -51,14 +51,14 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Trial]]:
     return Recording.trained
 
 
-def result(place: Place, family: Family = FAMILY) -> FamilyResult:
-    (found,) = run([family], place, TRAINING)
+def result(resources: BenchmarkResources, family: Family = FAMILY) -> FamilyResult:
+    (found,) = run([family], resources, TRAINING)
     return found
 
 
 @cache
 def whole() -> FamilyResult:
-    return result(Place(device="cpu"))
+    return result(BenchmarkResources(device="cpu"))
 
 
 def test_every_method_is_trained_at_its_rate_and_so_is_the_searched_one() -> None:
@@ -100,12 +100,12 @@ def test_the_figures_are_those_of_the_architectures() -> None:
 
 
 def test_a_ledger_that_is_full_trains_nothing(tmp_path: Path, trained: list[tuple[str, Trial]]) -> None:
-    place = Place(device="cpu", ledger=tmp_path / "l.jsonl")
-    first = result(place)
+    resources = BenchmarkResources(device="cpu", ledger=tmp_path / "l.jsonl")
+    first = result(resources)
     assert len(set(trained)) == len(trained), "trained twice"
     trained.clear()
     written = (tmp_path / "l.jsonl").read_text()
-    again = result(place)
+    again = result(resources)
     assert trained == []
     assert (tmp_path / "l.jsonl").read_text() == written
     assert again == first
@@ -113,22 +113,22 @@ def test_a_ledger_that_is_full_trains_nothing(tmp_path: Path, trained: list[tupl
 
 
 def test_a_ledger_cut_anywhere_trains_the_rest_alone(tmp_path: Path, trained: list[tuple[str, Trial]]) -> None:
-    place = Place(device="cpu", ledger=tmp_path / "l.jsonl")
-    first = result(place)
+    resources = BenchmarkResources(device="cpu", ledger=tmp_path / "l.jsonl")
+    first = result(resources)
     every = set(trained)
     lines = (tmp_path / "l.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "l.jsonl").write_text("".join(lines[:2]) + lines[2][:50])
     trained.clear()
-    assert result(place) == first
+    assert result(resources) == first
     assert len(set(trained)) == len(trained)
     assert 0 < len(trained) < len(every)
     assert set(trained) < every
 
 
 def test_more_seeds_are_trained_beside_those_known(tmp_path: Path, trained: list[tuple[str, Trial]]) -> None:
-    place = Place(device="cpu", ledger=tmp_path / "l.jsonl")
-    first = result(place)
-    (more,) = run([FAMILY], place, replace(TRAINING, seeds=4))
+    resources = BenchmarkResources(device="cpu", ledger=tmp_path / "l.jsonl")
+    first = result(resources)
+    (more,) = run([FAMILY], resources, replace(TRAINING, seeds=4))
     assert len(set(trained)) == len(trained), "trained twice"
     for before, after in zip(first.known, more.known, strict=True):
         for lr, losses in before.curve.items():
@@ -141,32 +141,34 @@ def test_a_rate_that_differs_by_rounding_is_not_trained_again(
     tmp_path: Path, trained: list[tuple[str, Trial]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another machine adds up in another order."""
-    place = Place(device="cpu", ledger=tmp_path / "l.jsonl")
-    first = result(place)
+    resources = BenchmarkResources(device="cpu", ledger=tmp_path / "l.jsonl")
+    first = result(resources)
     trained.clear()
 
-    def rounded(setting: Setting, network: Architecture, base: Architecture, rate: float) -> dict[str, float]:
+    def rounded(setting: FamilySetting, network: Architecture, base: Architecture, rate: float) -> dict[str, float]:
         return {name: lr * (1 + 4e-16) for name, lr in predictions(setting, network, base, rate).items()}
 
     monkeypatch.setattr("evenstep.study.transfer.benchmark.predictions", rounded)
-    assert result(place) == first
+    assert result(resources) == first
     assert trained == []
 
 
 def test_processes_find_the_same(tmp_path: Path) -> None:
-    said: list[Progress] = []
-    (found,) = run([FAMILY], Place(device="cpu", workers=2, ledger=tmp_path / "l.jsonl"), TRAINING, said.append)
+    said: list[StudyProgress] = []
+    (found,) = run(
+        [FAMILY], BenchmarkResources(device="cpu", workers=2, ledger=tmp_path / "l.jsonl"), TRAINING, said.append
+    )
     assert replace(found, origins=()) == replace(whole(), origins=())
     assert [progress.done for progress in said] == [0, 1, 2, 3, 4]
     assert {progress.total for progress in said} == {4}
     assert all(one.name in " ".join(progress.message for progress in said) for one in FAMILY.architectures)
-    assert result(Place(device="cpu", ledger=tmp_path / "l.jsonl")).measured == found.measured
+    assert result(BenchmarkResources(device="cpu", ledger=tmp_path / "l.jsonl")).measured == found.measured
 
 
 def test_a_family_whose_base_has_no_truth_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evenstep.study.transfer.measure.HOPELESS", -9.0)  # nothing is good enough
-    said: list[Progress] = []
-    assert list(run([FAMILY], Place(device="cpu"), TRAINING, said.append)) == []
+    said: list[StudyProgress] = []
+    assert list(run([FAMILY], BenchmarkResources(device="cpu"), TRAINING, said.append)) == []
     assert "left out: the search of its base says all_diverged" in said[-1].message
     assert said[-1].done == said[-1].total == 1
 
@@ -198,11 +200,11 @@ SCRIPT = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from evenstep.study.transfer.benchmark import Place, run
+from evenstep.study.transfer.benchmark import BenchmarkResources, run
 from tests.study.small import FAMILY, TRAINING
 if __name__ == "__main__":
     slow = replace(TRAINING, epochs=8)
-    list(run([FAMILY], Place(device="cpu", workers=2, ledger=Path(sys.argv[1])), slow))
+    list(run([FAMILY], BenchmarkResources(device="cpu", workers=2, ledger=Path(sys.argv[1])), slow))
 """
 
 

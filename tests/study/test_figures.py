@@ -15,11 +15,11 @@ from evenstep.errors import InputError
 from evenstep.graph import dag_mlp_graph
 from evenstep.rules import path_moments
 from evenstep.study.figures.catalogue import FIGURES, figure_named
-from evenstep.study.figures.figure_result import RULES, Outcome, spread_over_seeds
+from evenstep.study.figures.figure_result import RULES, FigureResult, spread_over_seeds
 from evenstep.study.figures.networks import SCALES, family, scale_named
-from evenstep.study.transfer.benchmark import Place, run
+from evenstep.study.transfer.benchmark import BenchmarkResources, run
 from evenstep.study.transfer.families import Architecture
-from evenstep.study.transfer.measure import Curve, Measured, Training, layered
+from evenstep.study.transfer.measure import Curve, Measured, TransferTraining, layered
 from tests.study.small import TRAINING
 
 torch.set_num_threads(1)
@@ -66,23 +66,23 @@ def test_small_scales_need_no_files() -> None:
 
 
 @cache
-def outcome() -> Outcome:
+def figure_result() -> FigureResult:
     figure = figure_named("gelu-topology")
     whole = family(figure, SCALES["smoke"])
     small = replace(whole, setting=replace(whole.setting, width=8), architectures=whole.architectures[:2])
-    (found,) = run([small], Place(device="cpu"), TRAINING)
-    return Outcome(figure, found)
+    (found,) = run([small], BenchmarkResources(device="cpu"), TRAINING)
+    return FigureResult(figure, found)
 
 
 def test_a_figure_holds_the_papers_correlation_beside_every_rules() -> None:
-    record = outcome().to_dict()
+    record = figure_result().to_dict()
     json.dumps(record, allow_nan=False)
     assert record["paper_r"] == 0.68
     assert set(RULES) < set(record["methods"])
     assert record["setting"]["activation"] == "gelu"
-    assert set(record["spread"]) == {one.architecture.name for one in outcome().result.known}
-    rows = outcome().rows()
-    assert [row["name"] for row in rows] == [one.architecture.name for one in outcome().result.measured]
+    assert set(record["spread"]) == {one.architecture.name for one in figure_result().family_result.known}
+    rows = figure_result().rows()
+    assert [row["name"] for row in rows] == [one.architecture.name for one in figure_result().family_result.measured]
     assert all(row["spread, octaves"] == record["spread"][row["name"]] for row in rows if row["status"] == "ok")
 
 
@@ -119,8 +119,8 @@ def test_an_imagenet_figure_runs_on_a_folder_of_images(imagenet: Path) -> None:
     whole = family(figure, SCALES["paper"])
     small = replace(whole, setting=replace(whole.setting, width=8), architectures=whole.architectures[:1])
     ledger = imagenet / "ledger.jsonl"
-    place = Place(str(imagenet), "cpu", ledger=ledger, source="imagenet")
-    (found,) = run([small], place, Training(batch_size=8, seeds=1, base_seeds=1))
+    resources = BenchmarkResources(str(imagenet), "cpu", ledger=ledger, source="imagenet")
+    (found,) = run([small], resources, TransferTraining(batch_size=8, seeds=1, base_seeds=1))
     (one,) = found.measured
     assert one.classes == 1000
     assert one.status == "ok"

@@ -9,12 +9,12 @@ import pytest
 from evenstep.errors import StoreError
 from evenstep.graph import dag_mlp_graph
 from evenstep.rules import plan_graph
-from evenstep.study.transfer.families import Architecture, Setting
-from evenstep.study.transfer.ledger import Ledger, _network
-from evenstep.study.transfer.measure import Curve, Known, Measured, Training
+from evenstep.study.transfer.families import Architecture, FamilySetting
+from evenstep.study.transfer.ledger import MeasurementLedger, _network
+from evenstep.study.transfer.measure import Curve, Known, Measured, TransferTraining
 from evenstep.study.transfer.rivals import Attempt
 
-SETTING, TRAINING = Setting(), Training()
+SETTING, TRAINING = FamilySetting(), TransferTraining()
 NETWORK = Architecture("a", "2_02")
 CURVE: Curve = {0.5: (1.0, math.inf), 1.0: (2.0, 2.5)}
 ATTEMPTS = {"range test": Attempt(0.1, (1.0, math.inf), 100), "prodigy": Attempt(None, (1.5, 1.5), 0)}
@@ -26,15 +26,15 @@ def measured(curve: Curve, attempts: dict[str, Attempt] | None = None) -> Measur
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    ledger = Ledger(tmp_path / "l.jsonl", "digits", "tf32")
+    ledger = MeasurementLedger(tmp_path / "l.jsonl", "digits", "tf32")
     ledger.note(SETTING, measured({0.5: CURVE[0.5]}), TRAINING)
     ledger.note(SETTING, measured(CURVE, ATTEMPTS), TRAINING)
     ledger.note(SETTING, measured(CURVE, ATTEMPTS), TRAINING)  # nothing new
     return tmp_path / "l.jsonl"
 
 
-def opened(path: Path, *, data: str = "digits") -> Ledger:
-    return Ledger(path, data)
+def opened(path: Path, *, data: str = "digits") -> MeasurementLedger:
+    return MeasurementLedger(path, data)
 
 
 def test_what_was_noted_is_known_again_and_written_once(path: Path) -> None:
@@ -49,27 +49,30 @@ def test_another_name_is_the_same_network_and_anything_else_another(path: Path) 
     assert opened(path).known(SETTING, Architecture("a", "2_12"), TRAINING) == nothing
     assert opened(path).known(SETTING, Architecture("a", "2_02", kernel_size=5), TRAINING) == nothing
     assert opened(path).known(SETTING, Architecture("a", "2_02", width=64), TRAINING) == nothing
-    assert opened(path).known(Setting(width=64), NETWORK, TRAINING) == nothing
-    assert opened(path).known(Setting(classes=100), NETWORK, TRAINING) == nothing
-    assert opened(path).known(Setting(rates="one"), NETWORK, TRAINING) == nothing
+    assert opened(path).known(FamilySetting(width=64), NETWORK, TRAINING) == nothing
+    assert opened(path).known(FamilySetting(classes=100), NETWORK, TRAINING) == nothing
+    assert opened(path).known(FamilySetting(rates="one"), NETWORK, TRAINING) == nothing
     assert opened(path, data="cifar10").known(SETTING, NETWORK, TRAINING) == nothing
-    assert opened(path).known(SETTING, NETWORK, Training(epochs=2)) == nothing
-    assert opened(path).known(SETTING, NETWORK, Training(base_seeds=5)).curve == CURVE
+    assert opened(path).known(SETTING, NETWORK, TransferTraining(epochs=2)) == nothing
+    assert opened(path).known(SETTING, NETWORK, TransferTraining(base_seeds=5)).curve == CURVE
     other = plan_graph(dag_mlp_graph("2_02"), rule="mup", init="he")
     with pytest.MonkeyPatch.context() as patch:  # a change of rules is another start, under the same name
         patch.setattr("evenstep.study.transfer.ledger.layered", lambda *_: other)
         _network.cache_clear()
         assert opened(path).known(SETTING, NETWORK, TRAINING) == nothing
     _network.cache_clear()
-    assert opened(path).origin(Setting(width=64), NETWORK, TRAINING) == set()
+    assert opened(path).origin(FamilySetting(width=64), NETWORK, TRAINING) == set()
 
 
 def test_more_seeds_at_a_rate_add_to_what_is_known_and_fewer_change_nothing(path: Path) -> None:
     ledger = opened(path)
-    ledger.note(SETTING, measured({0.5: (1.0, math.inf, 3.0), 1.0: (2.0,)}), Training(seeds=3))
+    ledger.note(SETTING, measured({0.5: (1.0, math.inf, 3.0), 1.0: (2.0,)}), TransferTraining(seeds=3))
     for again in (ledger, opened(path)):
-        assert again.known(SETTING, NETWORK, Training(seeds=3)).curve == {0.5: (1.0, math.inf, 3.0), 1.0: (2.0, 2.5)}
-        assert again.known(SETTING, NETWORK, Training(seeds=1)).curve == {0.5: (1.0,), 1.0: (2.0,)}
+        assert again.known(SETTING, NETWORK, TransferTraining(seeds=3)).curve == {
+            0.5: (1.0, math.inf, 3.0),
+            1.0: (2.0, 2.5),
+        }
+        assert again.known(SETTING, NETWORK, TransferTraining(seeds=1)).curve == {0.5: (1.0,), 1.0: (2.0,)}
         assert again.known(SETTING, NETWORK, TRAINING.of_bases).curve[0.5] == (1.0, math.inf, 3.0)
     assert json.loads(path.read_text().splitlines()[-1])["curve"] == [[0.5, [1.0, None, 3.0]]]
 

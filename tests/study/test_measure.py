@@ -17,7 +17,7 @@ from evenstep.study.transfer.measure import (
     Cosine,
     Curve,
     Measured,
-    Training,
+    TransferTraining,
     best_rate,
     curve_from_list,
     curve_to_list,
@@ -183,8 +183,8 @@ def test_curves_survive_plain_values() -> None:
 
 
 def test_the_schedule_falls_to_nothing_over_the_whole_training() -> None:
-    schedule = Training(batch_size=10, epochs=3, cosine=True).schedule(105)
+    schedule = TransferTraining(batch_size=10, epochs=3, cosine=True).schedule(105)
     assert schedule == Cosine(30)
     assert [schedule(step) for step in (0, 15, 30, 31)] == pytest.approx([1.0, 0.5, 0.0, 0.0])
-    assert Training(epochs=3).schedule(105)(17) == 1.0
-    assert Training(batch_size=999, cosine=True).schedule(105) == Cosine(1)
+    assert TransferTraining(epochs=3).schedule(105)(17) == 1.0
+    assert TransferTraining(batch_size=999, cosine=True).schedule(105) == Cosine(1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from evenstep.errors import InputError
-from evenstep.study.transfer.benchmark import Place
+from evenstep.study.transfer.benchmark import BenchmarkResources
 from evenstep.study.transfer.families import Architecture, families, graph_of, maker
 from evenstep.study.transfer.measure import METHODS, predictions
 from evenstep.study.transfer.scales import CPU, FULL, SCALES, SMOKE, families_at, scale_named, scaled, spread
@@ -83,7 +83,7 @@ def test_a_spread_keeps_the_first_and_the_ends(count: int) -> None:
 @pytest.mark.parametrize("family", families_at(CPU), ids=lambda family: family.name)
 def test_every_network_of_the_cpu_scale_reads_its_data_and_every_method_has_a_rate(family: object) -> None:
     assert isinstance(family, type(families()[0]))
-    images = Place().load(family.setting.image)[0][:2]
+    images = BenchmarkResources().load(family.setting.image)[0][:2]
     for architecture in (family.base, family.architectures[-1]):
         assert maker(family.setting, architecture)()(images).shape == (2, 10)
         assert graph_of(family.setting, architecture)
@@ -94,11 +94,11 @@ def test_every_network_of_the_cpu_scale_reads_its_data_and_every_method_has_a_ra
 
 
 def test_grey_digits_fill_three_channels() -> None:
-    grey, colour = Place().load((1, 8, 8)), Place().load((3, 8, 8))
+    grey, colour = BenchmarkResources().load((1, 8, 8)), BenchmarkResources().load((3, 8, 8))
     assert torch.equal(colour[0], grey[0].repeat(1, 3, 1, 1))
     assert torch.equal(colour[1], grey[1])
     with pytest.raises(InputError, match="the digits are 8 x 8"):
-        Place().load((3, 32, 32))
+        BenchmarkResources().load((3, 32, 32))
 
 
 def test_names_that_do_not_exist() -> None:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenstep.cli.measuring import bar, make_folder, place_of, require_counts, require_data
+from evenstep.cli.measuring import bar, make_folder, require_counts, require_data, resources_of
 from evenstep.errors import InputError
 from evenstep.study.figures.catalogue import FIGURES, PaperFigure
 
 if TYPE_CHECKING:
-    from evenstep.study.figures.figure_result import Outcome
+    from evenstep.study.figures.figure_result import FigureResult
     from evenstep.study.figures.networks import FigureScale
-    from evenstep.study.transfer.benchmark import Place
+    from evenstep.study.transfer.benchmark import BenchmarkResources
     from evenstep.study.transfer.families import Family
-    from evenstep.study.transfer.measure import Training
+    from evenstep.study.transfer.measure import TransferTraining
 
 
 def command_for(figure: PaperFigure) -> Callable[..., None]:
@@ -52,16 +52,16 @@ def command_for(figure: PaperFigure) -> Callable[..., None]:
             raise InputError(f"--rates is '{rates}'; give layers or one")
         require_counts({"--seeds": seeds, "--workers": workers})
         require_data(scale, size.source(figure), data)
-        place = place_of(data, device, precision, workers, out, source=size.source(figure))
+        resources = resources_of(data, device, precision, workers, out, source=size.source(figure))
         training = replace(size.training, seeds=seeds or size.training.seeds)
         if out is not None:
             make_folder(out)
-        outcome = _measured(
-            figure, family(figure, size, "one" if rates == "one" else "layers"), place, training, quiet=quiet
+        figure_result = _measured(
+            figure, family(figure, size, "one" if rates == "one" else "layers"), resources, training, quiet=quiet
         )
-        record = _record(outcome, size, place, training)
+        record = _record(figure_result, size, resources, training)
         if out is not None:
-            _write(record, outcome, out)
+            _write(record, figure_result, out)
         _print(record["results"], as_json=as_json)
 
     run.__doc__ = f"Repeat the paper's figure of {figure.title} (r = {figure.paper_r})."
@@ -113,46 +113,50 @@ def _recorded(path: Path) -> dict[str, Any] | None:
         raise InputError(f"the record '{path}' cannot be read ({error}); remove it, or give other --results") from None
 
 
-def _measured(figure: PaperFigure, family: Family, place: Place, training: Training, *, quiet: bool) -> Outcome:
-    from evenstep.study.figures.figure_result import Outcome
+def _measured(
+    figure: PaperFigure, family: Family, resources: BenchmarkResources, training: TransferTraining, *, quiet: bool
+) -> FigureResult:
+    from evenstep.study.figures.figure_result import FigureResult
     from evenstep.study.transfer.benchmark import run
 
     with bar(quiet=quiet) as show:
         try:
-            found = list(run([family], place, training, show))
+            found = list(run([family], resources, training, show))
         except KeyboardInterrupt:
-            if place.ledger is not None:
+            if resources.ledger is not None:
                 print("interrupted; the same command goes on from what is measured", file=sys.stderr)
             raise
     if not found:
         raise InputError(f"the search of the base of '{figure.name}' has no answer; take another scale or more --seeds")
-    return Outcome(figure, found[0])
+    return FigureResult(figure, found[0])
 
 
-def _record(outcome: Outcome, scale: FigureScale, place: Place, training: Training) -> dict[str, Any]:
+def _record(
+    figure_result: FigureResult, scale: FigureScale, resources: BenchmarkResources, training: TransferTraining
+) -> dict[str, Any]:
     from evenstep.study.record import as_record
 
-    options = "" if place.data is None else " --data DIR"
-    options += "" if outcome.result.family.setting.rates == "layers" else " --rates one"
+    options = "" if resources.data is None else " --data DIR"
+    options += "" if figure_result.family_result.family.setting.rates == "layers" else " --rates one"
     config = {
-        "study": outcome.figure.name,
+        "study": figure_result.figure.name,
         "scale": scale.name,
-        "data": place.data_set,
+        "data": resources.data_set,
         "training": asdict(training),
-        "precision": outcome.result.precision,
-        "command": f"evenstep study {outcome.figure.name} --scale {scale.name}{options} --seeds {training.seeds}",
+        "precision": figure_result.family_result.precision,
+        "command": f"evenstep study {figure_result.figure.name} --scale {scale.name}{options} --seeds {training.seeds}",
     }
-    return as_record(config=config, results=outcome.to_dict())
+    return as_record(config=config, results=figure_result.to_dict())
 
 
-def _write(record: dict[str, Any], outcome: Outcome, out: Path) -> None:
+def _write(record: dict[str, Any], figure_result: FigureResult, out: Path) -> None:
     from evenstep.report.figures import draw_figure, write_rows
     from evenstep.study.record import write
 
     try:
         write(out / "record.json", record)
-        write_rows(outcome, out / "table.csv")
-        draw_figure(outcome, out / "figure.png")
+        write_rows(figure_result, out / "table.csv")
+        draw_figure(figure_result, out / "figure.png")
     except OSError as error:
         raise InputError(f"the results cannot be written to '{out}' ({error}); give another --out") from None
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 from evenstep.errors import InputError
 
 if TYPE_CHECKING:
-    from evenstep.study.transfer.benchmark import Place
+    from evenstep.study.transfer.benchmark import BenchmarkResources
 
 
-class Progress(Protocol):
+class BarProgress(Protocol):
     """How work stands: what is done and to do, and what has just happened."""
 
     @property
@@ -41,13 +41,13 @@ def require_counts(options: Mapping[str, int | None]) -> None:
             raise InputError(f"{option} is {value}; give a whole number from 1 up")
 
 
-def place_of(
+def resources_of(
     data: Path | None, device: str | None, precision: str, workers: int | None, out: Path | None, *, source: str
-) -> Place:
+) -> BenchmarkResources:
     """Return where a study runs; `source` names the data set in the folder, `digits` where there is none."""
     import torch
 
-    from evenstep.study.transfer.benchmark import Place
+    from evenstep.study.transfer.benchmark import BenchmarkResources
 
     if precision not in PRECISIONS:
         raise InputError(f"--precision is '{precision}'; choose one of {', '.join(PRECISIONS)}")
@@ -64,7 +64,7 @@ def place_of(
     processes = workers or (1 if kind == "cuda" else cores)
     ledger = None if out is None else out / "ledger.jsonl"
     folder = str(data) if data is not None else None
-    return Place(folder, device, precision, processes, ledger, source)  # type: ignore[arg-type]
+    return BenchmarkResources(folder, device, precision, processes, ledger, source)  # type: ignore[arg-type]
 
 
 def require_data(scale: str, source: str, data: Path | None) -> None:
@@ -96,7 +96,7 @@ def make_folder(out: Path) -> None:
 
 
 @contextmanager
-def bar(*, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
+def bar(*, quiet: bool = False) -> Iterator[Callable[[BarProgress], None]]:
     """Give the function that shows progress: a bar on a terminal, else a line a network, or nothing."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn

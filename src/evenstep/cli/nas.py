@@ -77,9 +77,9 @@ def train(
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Train cells with the benchmark's recipe, each protocol at its own rates and initialisation."""
-    from evenstep.study.nas.options import asked_for, run, text_of
+    from evenstep.study.nas.options import run, sweep_options, text_of
 
-    asked = asked_for(
+    options = sweep_options(
         scale=scale,
         data=data,
         codes=text_of(codes),
@@ -99,18 +99,18 @@ def train(
         make_folder(out)
     with bar() as show:
         try:
-            trained = run(asked, show)
+            result = run(options, show)
         except KeyboardInterrupt:
             if out is not None:
                 print("interrupted; the same command goes on from what is trained", file=sys.stderr)
             raise
-    found = trained.to_dict()
+    found = result.to_dict()
     if as_json:
         print(json.dumps(found))
         return
     for one in found["tuned"]:
         print(f"{one['protocol']}: rate {one['lr']:.4g} on the base cell {one['base']}")
-    for name in asked.protocols:
+    for name in options.protocols:
         own = [row["accuracy"] for row in found["runs"] if row["protocol"] == name]
         if own:
             print(f"{name}: mean accuracy {sum(own) / len(own):.2f}% of {len(own)} runs")

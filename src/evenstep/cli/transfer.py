@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenstep.cli.measuring import bar, make_folder, place_of, require_counts, require_data
+from evenstep.cli.measuring import bar, make_folder, require_counts, require_data, resources_of
 from evenstep.errors import InputError
 
 if TYPE_CHECKING:
     from evenstep.report.marks import Marks
-    from evenstep.study.transfer.benchmark import FamilyResult, Place
+    from evenstep.study.transfer.benchmark import BenchmarkResources, FamilyResult
     from evenstep.study.transfer.families import Family
-    from evenstep.study.transfer.measure import Training
-    from evenstep.study.transfer.scales import Scale
+    from evenstep.study.transfer.measure import TransferTraining
+    from evenstep.study.transfer.scales import TransferScale
 
 
 def transfer(
@@ -68,15 +68,15 @@ def transfer(
         update_page(path, marks, None)
     _require_rivals(selected)
     require_data(chosen.name, chosen.data, data)
-    place = place_of(data, device, precision, workers, out, source=chosen.data)
-    asked = _Asked(chosen, selected, patterns, training, place)
+    resources = resources_of(data, device, precision, workers, out, source=chosen.data)
+    options = _TransferOptions(chosen, selected, patterns, training, resources)
     old = _old(out) if update else None
     if old is not None:
-        require_alike(old, asked.record([]))  # said before the training, not after
+        require_alike(old, options.record([]))  # said before the training, not after
     if out is not None:
         make_folder(out)
-    results = _measured(asked, quiet=quiet)
-    record = asked.record(results)
+    results = _measured(options, quiet=quiet)
+    record = options.record(results)
     if old is not None:
         record = updated(old, record)
     if out is not None:
@@ -90,14 +90,14 @@ def transfer(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _TransferOptions:
     """What a run is to do."""
 
-    scale: Scale
+    scale: TransferScale
     families: Sequence[Family]
     networks: Sequence[str]
-    training: Training
-    place: Place
+    training: TransferTraining
+    resources: BenchmarkResources
 
     def record(self, results: Sequence[FamilyResult]) -> dict[str, Any]:
         """Return the run's record, as it is written."""
@@ -122,15 +122,15 @@ class _Asked:
         return as_record(config=config, results=found)
 
 
-def _measured(asked: _Asked, *, quiet: bool) -> list[FamilyResult]:
+def _measured(options: _TransferOptions, *, quiet: bool) -> list[FamilyResult]:
     """Return all results, with a bar on standard error."""
     from evenstep.study.transfer.benchmark import run
 
     with bar(quiet=quiet) as show:
         try:
-            return list(run(asked.families, asked.place, asked.training, show))
+            return list(run(options.families, options.resources, options.training, show))
         except KeyboardInterrupt:
-            if asked.place.ledger is not None:
+            if options.resources.ledger is not None:
                 print("interrupted; the same command goes on from what is measured", file=sys.stderr)
             raise
 

@@ -38,7 +38,9 @@ def load_pickle(path: Path, *, most_bytes: int) -> dict[str, Any]:
         found = _Unpickler(content, path).load()
         if not isinstance(found, dict):
             raise pickle.UnpicklingError(f"it holds a {type(found).__name__}, no dictionary")
-        return {_text(key): value.numbers() if isinstance(value, _Array) else value for key, value in found.items()}
+        return {
+            _text(key): value.numbers() if isinstance(value, _PickledArray) else value for key, value in found.items()
+        }
     except InputError:
         raise
     except Exception as error:  # a malformed pickle fails with nearly any exception
@@ -69,13 +71,13 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> Any:
         # Functions are made anew each time: a pickle may set attributes of what it is given.
         if module in _MULTIARRAY and name == "_reconstruct":
-            return lambda *_: _Array()
+            return lambda *_: _PickledArray()
         if module in _MULTIARRAY and name == "scalar":
             return lambda kind, content: kind.read(content, 1)[0].item()
         if (module, name) == ("numpy", "ndarray"):
-            return _Array
+            return _PickledArray
         if (module, name) == ("numpy", "dtype"):
-            return _Kind
+            return _PickledType
         if (module, name) == ("_codecs", "encode"):  # Python 3's way to put bytes into a pickle for Python 2
             return lambda text, _: text.encode("latin-1")
         raise InputError(
@@ -84,7 +86,7 @@ class _Unpickler(pickle.Unpickler):
         )
 
 
-class _Kind:
+class _PickledType:
     """Stand in for numpy.dtype."""
 
     def __init__(self, code: bytes | str, *_: object) -> None:
@@ -104,7 +106,7 @@ class _Kind:
         return np.frombuffer(raw, kind)
 
 
-class _Array:
+class _PickledArray:
     """Stand in for numpy.ndarray: none of numpy's own unpickling is reached, which believes a pickle's sizes."""
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:

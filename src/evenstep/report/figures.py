@@ -14,21 +14,21 @@ from evenstep.report.marks import Marks
 from evenstep.report.table import markdown_table
 from evenstep.report.transfer import COLOURS, log_axes, shown
 from evenstep.study.figures.catalogue import FIGURES, PaperFigure
-from evenstep.study.figures.figure_result import RULES, Outcome, spread_over_seeds
+from evenstep.study.figures.figure_result import RULES, FigureResult, spread_over_seeds
 
 ONE_RATE = "-one-rate"  # what the folders of runs at one rate for all layers end with
 DOT, PER_OCTAVE = 3.0, 14.0  # points: a dot's radius where seeds agree, and what an octave of spread adds
 
 
-def draw_figure(outcome: Outcome, path: Path) -> None:
+def draw_figure(figure_result: FigureResult, path: Path) -> None:
     """Write the picture: estimates over searched rates, the identity, dots as large as seeds differ."""
     figure = Figure(figsize=(5.6, 5.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    known = outcome.result.known
+    known = figure_result.family_result.known
     true = [one.true_lr for one in known if one.true_lr is not None]
     sizes = [(2 * (DOT + PER_OCTAVE * spread_over_seeds(one))) ** 2 for one in known]
-    values = outcome.result.summary()
+    values = figure_result.family_result.summary()
     every = list(true)
     for name, meaning in RULES.items() if known else ():
         rates = [one.choices[name].lr for one in known]
@@ -45,14 +45,16 @@ def draw_figure(outcome: Outcome, path: Path) -> None:
     log_axes(axes)
     axes.set(xlabel="searched maximal learning rate", ylabel="estimated learning rate")
     axes.set_title(
-        f"{outcome.figure.title} (n = {len(true)}; paper: r = {outcome.figure.paper_r})", fontsize=9, loc="left"
+        f"{figure_result.figure.title} (n = {len(true)}; paper: r = {figure_result.figure.paper_r})",
+        fontsize=9,
+        loc="left",
     )
     figure.savefig(path, dpi=130)
 
 
-def write_rows(outcome: Outcome, path: Path) -> None:
+def write_rows(figure_result: FigureResult, path: Path) -> None:
     """Write every architecture as one row of a CSV file."""
-    rows = outcome.rows()
+    rows = figure_result.rows()
     columns = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns)

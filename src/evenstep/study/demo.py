@@ -17,7 +17,7 @@ from evenstep.spaces import DagCNN, DagMLP
 from evenstep.study.codes import chain_code, dense_code, residual_code
 from evenstep.study.record import finite
 
-Notify = Callable[[str], None]
+DemoNotify = Callable[[str], None]
 MLP_WIDTH = 64
 CNN_WIDTH = 16
 BATCH_SIZE = 32
@@ -65,7 +65,7 @@ BASES: dict[str, Callable[[], nn.Module]] = {"MLP": _mlp("2"), "CNN": _cnn("2")}
 
 
 @dataclass(frozen=True)
-class Trained:
+class DemoRow:
     """One network trained at the transferred rate and at the base's own, means over seeds."""
 
     network: str
@@ -84,7 +84,7 @@ class Demo:
     """Hold the searches, by kind of base, the trained networks, and their plans by name."""
 
     bases: dict[str, LRSearch]
-    rows: tuple[Trained, ...]
+    rows: tuple[DemoRow, ...]
     plans: dict[str, Plan]
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Demo:
         return {"bases": bases, "networks": rows}
 
 
-def run_demo(*, seeds: int = 2, epochs: int = 5, notify: Notify = lambda _: None) -> Demo:
+def run_demo(*, seeds: int = 2, epochs: int = 5, notify: DemoNotify = lambda _: None) -> Demo:
     """Run the recipe: search each base for one epoch, plan each network, train it for a few epochs at both rates."""
     data = digits()
     bases = {}
@@ -126,7 +126,7 @@ def _train_both(
     data: Split,
     seeds: int,
     epochs: int,
-) -> Trained:
+) -> DemoRow:
     unscaled = plan(make(), data.train[0][:2], base=base, rule="mup")  # the base's rate: factors of width alone
     rate = planned.base
     assert rate is not None
@@ -139,7 +139,7 @@ def _train_both(
             losses.append(mean_loss(model, data.train))
             accuracies.append(_accuracy(model, data.test))
         measured[label] = (sum(losses) / seeds, sum(accuracies) / seeds)
-    return Trained(
+    return DemoRow(
         name,
         kind,
         planned.lr_scale,

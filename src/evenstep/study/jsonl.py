@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from evenstep.errors import StoreError
 
-Entry = TypeVar("Entry")
+Parsed = TypeVar("Parsed")
 
 
-def read(path: Path, parse: Callable[[Any], Entry], *, mend: bool) -> Iterator[Entry]:
+def read(path: Path, parse: Callable[[Any], Parsed], *, mend: bool) -> Iterator[Parsed]:
     """Yield what `parse` makes of every line; with `mend` a last line that was cut off is removed from the file too."""
     try:
         lines = path.read_text().split("\n")

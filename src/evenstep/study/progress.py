@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StudyProgress:
     """How a study stands: networks or runs done and to do, and what has just happened."""
 
     done: int
@@ -15,4 +15,4 @@ class Progress:
     message: str
 
 
-Notify = Callable[[Progress], None]
+Notify = Callable[[StudyProgress], None]

@@ -13,30 +13,36 @@ import pytest
 from evenstep.errors import InputError
 from evenstep.graph.cells import cell_string, parameter_count
 from evenstep.report.nas import COLOURS, draw_comparison, markdown
-from evenstep.study.nas.captured import Outcome
+from evenstep.study.nas.captured import TrainingResult
 from evenstep.study.nas.compare import compare, entries_in
-from evenstep.study.nas.ledger import Entry, Setting
-from evenstep.study.nas.protocols import Benchmark, ConstantTuned, Shape, TrainingProtocol, Weighted
+from evenstep.study.nas.ledger import LedgerRow, SweepSetting
+from evenstep.study.nas.protocols import (
+    BenchmarkProtocol,
+    ConstantTunedProtocol,
+    NetworkShape,
+    TrainingProtocol,
+    WeightedProtocol,
+)
 from evenstep.study.nas.table import NasBench201Table
-from evenstep.study.nas.training import Training
+from evenstep.study.nas.training import SweepTraining
 from tests.report.test_nas import pixels_of
 from tests.study.nas.real import needs_table, real_table
 
-SETTING = Setting(Shape(), Training(), "cifar10")
+SETTING = SweepSetting(NetworkShape(), SweepTraining(), "cifar10")
 CODES = ("000100", "000200", "000300", "003300")
 PUBLISHED = (40.0, 60.0, 70.0, 80.0)
 WHERE = {"device": "a GPU", "versions": {"torch": "2.0"}, "commit": "abc", "precision": "bfloat16"}
 
 
-def entry(code: str, protocol: TrainingProtocol, seed: int, accuracy: float, **changes: Any) -> Entry:
-    made = Entry(
+def entry(code: str, protocol: TrainingProtocol, seed: int, accuracy: float, **changes: Any) -> LedgerRow:
+    made = LedgerRow(
         key=f"{code} {protocol.lr} {seed}",
         code=code,
         seed=seed,
         protocol=protocol.to_dict(),
         tuning=False,
         setting=asdict(SETTING),
-        outcome=Outcome(accuracy, 1.0, (2.0, 1.0), 5.0),
+        outcome=TrainingResult(accuracy, 1.0, (2.0, 1.0), 5.0),
         parameters=parameter_count(code),
         note="as it is",
         provenance=WHERE,
@@ -44,17 +50,17 @@ def entry(code: str, protocol: TrainingProtocol, seed: int, accuracy: float, **c
     return replace(made, **changes)
 
 
-def made_runs() -> list[Entry]:
+def made_runs() -> list[LedgerRow]:
     """Return two seeds a point apart: the benchmark's as published, weighted's 2 better but for the last, 1 worse."""
     found = []
     for code, value in zip(CODES, PUBLISHED, strict=True):
         gain = -1.0 if code == CODES[-1] else 2.0
         for seed in (0, 1):
-            found.append(entry(code, Benchmark(), seed, value + seed - 0.5))
-            found.append(entry(code, Weighted(0.4), seed, value + gain + seed - 0.5))
-    found.append(entry(CODES[0], ConstantTuned(0.2), 0, 41.0))
-    outcome = Outcome(30.0, 1.0, (2.0, 1.5), 1.0)
-    found.append(entry("303101", Weighted(0.8), 0, 0.0, tuning=True, outcome=outcome))
+            found.append(entry(code, BenchmarkProtocol(), seed, value + seed - 0.5))
+            found.append(entry(code, WeightedProtocol(0.4), seed, value + gain + seed - 0.5))
+    found.append(entry(CODES[0], ConstantTunedProtocol(0.2), 0, 41.0))
+    outcome = TrainingResult(30.0, 1.0, (2.0, 1.5), 1.0)
+    found.append(entry("303101", WeightedProtocol(0.8), 0, 0.0, tuning=True, outcome=outcome))
     return found
 
 
@@ -124,8 +130,8 @@ def test_agreement_with_the_table_known_by_hand() -> None:
 
 
 def test_a_protocol_that_reverses_the_order_reverses_tau_and_ranks() -> None:
-    runs = [entry(code, Benchmark(), 0, value) for code, value in zip(CODES, PUBLISHED, strict=True)]
-    runs += [entry(code, Weighted(1.0), 0, 100 - value) for code, value in zip(CODES, PUBLISHED, strict=True)]
+    runs = [entry(code, BenchmarkProtocol(), 0, value) for code, value in zip(CODES, PUBLISHED, strict=True)]
+    runs += [entry(code, WeightedProtocol(1.0), 0, 100 - value) for code, value in zip(CODES, PUBLISHED, strict=True)]
     values = compare(runs, made_table())[0].to_dict()
     assert versus(values, "benchmark", "weighted")["tau"][0]["tau"]["value"] == pytest.approx(-1.0)
     assert values["table"]["weighted"]["searches"]["tau"] == pytest.approx(-1.0)
@@ -142,9 +148,9 @@ def test_runs_that_searched_a_rate_are_told_apart() -> None:
 
 
 def test_settings_are_compared_apart_and_rates_of_one_protocol_too() -> None:
-    longer = asdict(replace(SETTING, training=Training(200)))
-    runs = [*made_runs(), entry(CODES[0], Benchmark(), 0, 55.0, setting=longer)]
-    runs.append(entry(CODES[0], Weighted(0.5), 0, 45.0))
+    longer = asdict(replace(SETTING, training=SweepTraining(200)))
+    runs = [*made_runs(), entry(CODES[0], BenchmarkProtocol(), 0, 55.0, setting=longer)]
+    runs.append(entry(CODES[0], WeightedProtocol(0.5), 0, 45.0))
     short, long = compare(runs, made_table())
     assert (short.setting["training"]["epochs"], long.setting["training"]["epochs"]) == (12, 200)
     assert list(short.results) == ["benchmark", "constant-tuned", "weighted 0.4", "weighted 0.5"]
@@ -153,7 +159,7 @@ def test_settings_are_compared_apart_and_rates_of_one_protocol_too() -> None:
 
 
 def test_another_shape_has_no_figures_in_the_table() -> None:
-    small = asdict(replace(SETTING, shape=Shape(channels=4)))
+    small = asdict(replace(SETTING, shape=NetworkShape(channels=4)))
     (found,) = compare([replace(one, setting=small) for one in made_runs()], made_table())
     assert found.published == {}
     assert found.to_dict()["versus"][1]["ranked_by"] == "the reference"
@@ -173,8 +179,8 @@ def test_ledgers_of_a_folder_are_read_together(tmp_path: Path) -> None:
 
 
 def test_every_table_of_the_page_is_whole() -> None:
-    longer = asdict(replace(SETTING, training=Training(200)))
-    runs = [*made_runs(), entry(CODES[0], Benchmark(), 0, 55.0, setting=longer)]
+    longer = asdict(replace(SETTING, training=SweepTraining(200)))
+    runs = [*made_runs(), entry(CODES[0], BenchmarkProtocol(), 0, 55.0, setting=longer)]
     for table in (None, made_table()):
         record = {"results": {"comparisons": [one.to_dict() for one in compare(runs, table)]}}
         text = markdown(json.loads(json.dumps(record, allow_nan=False)))
@@ -206,7 +212,7 @@ def test_the_published_figures_agree_with_themselves() -> None:
     table = real_table()
     known = table.by_code("cifar10", epochs=12)
     codes = sorted(set(known) - table.miscounted())[::600]
-    runs = [entry(code, Benchmark(), 0, known[code]) for code in codes]
+    runs = [entry(code, BenchmarkProtocol(), 0, known[code]) for code in codes]
     values = compare(runs, table)[0].to_dict()
     assert values["table"]["benchmark"]["mean_absolute_difference"] == 0
     assert values["table"]["benchmark"]["kendall"] == pytest.approx(1.0)

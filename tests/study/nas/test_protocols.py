@@ -16,18 +16,18 @@ import evenstep as es
 from evenstep.errors import EvenstepError, InputError, PlanError
 from evenstep.graph.cells import all_cells, cell_string, is_live, parameter_count
 from evenstep.study.nas import muparam
-from evenstep.study.nas.muparam import Mup
+from evenstep.study.nas.muparam import MupProtocol
 from evenstep.study.nas.options import PROTOCOLS
 from evenstep.study.nas.protocols import (
     RESIDUAL_CELL,
     SKIPS_CELL,
-    Benchmark,
-    ConstantTuned,
+    BenchmarkProtocol,
+    ConstantTunedProtocol,
+    NetworkShape,
     Pace,
-    Paper,
-    Shape,
+    PaperProtocol,
     Treatment,
-    Weighted,
+    WeightedProtocol,
     graph_of,
     of_plan,
     path_depths,
@@ -67,7 +67,7 @@ def test_the_depths_of_all_cells_are_those_of_their_paths() -> None:
 
 
 def test_the_benchmark_has_one_rate_for_all_and_torchs_start() -> None:
-    treatment = Benchmark().treatment(DENSE, SHAPE)
+    treatment = BenchmarkProtocol().treatment(DENSE, SHAPE)
     torch.manual_seed(5)
     expected = SHAPE.network(DENSE).state_dict()
     model = treatment.start(lambda: SHAPE.network(DENSE), 5)
@@ -76,12 +76,12 @@ def test_the_benchmark_has_one_rate_for_all_and_torchs_start() -> None:
     (group,) = treatment.param_groups(model, weight_decay=5e-4)
     assert (group["lr"], group["weight_decay"]) == (0.1, 5e-4)
     assert len(group["params"]) == len(list(model.parameters()))
-    assert {pace.lr for pace in ConstantTuned(0.3).treatment(DENSE, SHAPE).paces} == {0.3}
+    assert {pace.lr for pace in ConstantTunedProtocol(0.3).treatment(DENSE, SHAPE).paces} == {0.3}
 
 
 def test_starting_leaves_the_global_random_state_alone() -> None:
     before = torch.random.get_rng_state()
-    for protocol in (Benchmark(), Weighted(0.5)):
+    for protocol in (BenchmarkProtocol(), WeightedProtocol(0.5)):
         protocol.treatment(LIGHT, SHAPE).start(lambda: SHAPE.network(LIGHT), 1)
     assert torch.equal(torch.random.get_rng_state(), before)
 
@@ -92,12 +92,12 @@ def test_starting_leaves_the_global_random_state_alone() -> None:
 )
 def test_the_papers_rate_is_by_the_cells_paths(code: str, total: int) -> None:
     assert sum((depth + 1) ** 3 for depth in brute_force_depths(code)) == total
-    (rate,) = {pace.lr for pace in Paper(0.46).treatment(code, SHAPE).paces}
+    (rate,) = {pace.lr for pace in PaperProtocol(0.46).treatment(code, SHAPE).paces}
     assert rate == pytest.approx(0.46 / math.sqrt(total))
 
 
 def test_the_papers_start_is_by_in_degrees() -> None:
-    paces = {pace.name: pace for pace in Paper(1.0).treatment(DENSE, SHAPE).paces}
+    paces = {pace.name: pace for pace in PaperProtocol(1.0).treatment(DENSE, SHAPE).paces}
     expected = {
         "stem.conv.weight": math.sqrt(2 / 27),
         "cells.0.edges.0_1.conv.weight": math.sqrt(2 / 36),  # read from the input, whose in-degree counts as one
@@ -116,9 +116,9 @@ def test_the_papers_start_is_by_in_degrees() -> None:
         assert paces[name].mean == 0.0, name
     assert (paces["stem.norm.weight"].std, paces["norm.weight"].mean) == (0.0, 1.0)
     model = (
-        Paper(1.0)
-        .treatment(DENSE, Shape(channels=32, cells=1, side=8))
-        .start(lambda: Shape(channels=32, cells=1, side=8).network(DENSE), 0)
+        PaperProtocol(1.0)
+        .treatment(DENSE, NetworkShape(channels=32, cells=1, side=8))
+        .start(lambda: NetworkShape(channels=32, cells=1, side=8).network(DENSE), 0)
     )
     drawn = dict(model.named_parameters())["cells.0.edges.2_3.conv.weight"]
     assert float(drawn.detach().std()) == pytest.approx(math.sqrt(2 / (2 * 288)), rel=0.05)
@@ -129,19 +129,19 @@ def test_weighted_is_the_plan_of_the_whole_network(code: str) -> None:
     model = SHAPE.network(code)
     base = es.trace(SHAPE.network(RESIDUAL_CELL), torch.zeros(2, 3, 8, 8))
     planned = es.plan(model, torch.zeros(2, 3, 8, 8), base=0.7, base_graph=base, optimizer="momentum")
-    treatment = Weighted(0.7).treatment(code, SHAPE)
+    treatment = WeightedProtocol(0.7).treatment(code, SHAPE)
     expected = {p.name: 0.7 * p.lr_scale for p in planned.parameters}
     assert {pace.name: pace.lr for pace in treatment.paces} == pytest.approx(expected)
     es.initialize_(model, planned, generator=torch.Generator().manual_seed(3))
     for name, value in treatment.start(lambda: SHAPE.network(code), 3).state_dict().items():
         assert torch.equal(value, model.state_dict()[name]), name
     assert {"stem.conv.weight", "cells.1.shortcut.conv.weight"} < {pace.name for pace in treatment.paces}
-    own = Weighted(0.7).treatment(RESIDUAL_CELL, SHAPE)
+    own = WeightedProtocol(0.7).treatment(RESIDUAL_CELL, SHAPE)
     assert {p.name: p.lr for p in own.paces}["cells.0.edges.0_1.conv.weight"] == pytest.approx(0.7)
 
 
 def test_networks_have_the_benchmarks_parameters() -> None:
-    whole = Shape()
+    whole = NetworkShape()
     for code in (DENSE, MIXED, LIGHT):
         assert whole.parameters(code) == parameter_count(code)
     assert whole.parameters(MIXED) > sum(p.numel() for p in whole.network(MIXED).parameters())
@@ -151,13 +151,13 @@ def test_networks_have_the_benchmarks_parameters() -> None:
 
 def test_our_rule_stands_in_for_the_package_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(muparam, "is_installed", lambda: False)
-    treatment = Mup().treatment(DENSE, SHAPE)
+    treatment = MupProtocol().treatment(DENSE, SHAPE)
     planned = es.plan(graph_of(DENSE, SHAPE), rule="mup", base=0.1, base_graph=graph_of(RESIDUAL_CELL, SHAPE))
     expected = {p.name: 0.1 * p.lr_scale for p in planned.parameters}
     assert {pace.name: pace.lr for pace in treatment.paces} == pytest.approx(expected)
     assert len({pace.lr for pace in treatment.paces}) > 2
     assert "not installed" in treatment.note
-    assert Mup().to_dict()["way"] == treatment.note
+    assert MupProtocol().to_dict()["way"] == treatment.note
 
 
 class _Shape(tuple[tuple[int | None, int], ...]):
@@ -203,7 +203,7 @@ def mup_package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.usefixtures("mup_package")
 def test_the_packages_groups_are_read_and_its_readout_is_folded_in() -> None:
     """Half the channels are the base: vectors go at twice the rate, matrices at the same, the readout as below."""
-    treatment = Mup().treatment(LIGHT, SHAPE)
+    treatment = MupProtocol().treatment(LIGHT, SHAPE)
     paces = {pace.name: pace for pace in treatment.paces}
     assert "MuSGD" in treatment.note
     assert paces["cells.0.edges.0_3.conv.weight"] == Pace("cells.0.edges.0_3.conv.weight", 0.1)
@@ -214,7 +214,7 @@ def test_the_packages_groups_are_read_and_its_readout_is_folded_in() -> None:
     assert [readout.lr, readout.decay] == pytest.approx([0.05, 2.0])
     assert readout.gain == pytest.approx(2**-0.5)
     model = treatment.start(lambda: SHAPE.network(LIGHT), 2)
-    plain = Benchmark().treatment(LIGHT, SHAPE).start(lambda: SHAPE.network(LIGHT), 2)
+    plain = BenchmarkProtocol().treatment(LIGHT, SHAPE).start(lambda: SHAPE.network(LIGHT), 2)
     for name, factor in (("readout.weight", 2**-0.5), ("readout.bias", 2**0.5), ("stem.conv.weight", 1.0)):
         torch.testing.assert_close(model.state_dict()[name], factor * plain.state_dict()[name])
 
@@ -232,7 +232,7 @@ def test_numbers_tell_trainings_apart() -> None:
     ways = [make(0.2).treatment(LIGHT, SHAPE).numbers() for make in PROTOCOLS.values()]
     assert ways[0] == ways[1]  # one constant rate is one training, whoever chose it
     assert len({str(way) for way in ways}) == 4
-    assert Weighted(0.2 * (1 + 1e-15)).treatment(LIGHT, SHAPE).numbers() == ways[3]
+    assert WeightedProtocol(0.2 * (1 + 1e-15)).treatment(LIGHT, SHAPE).numbers() == ways[3]
 
 
 @pytest.mark.parametrize("lr", [0.0, -1.0, math.inf, math.nan])

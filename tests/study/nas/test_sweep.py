@@ -13,27 +13,33 @@ from evenstep.errors import InputError, SearchError, StoreError
 from evenstep.graph.cells import parameter_count
 from evenstep.search.grid import rate_at
 from evenstep.study.nas import __main__, sweep
-from evenstep.study.nas.captured import Outcome
-from evenstep.study.nas.ledger import Entry, Ledger, Run, Setting, key_of, read
+from evenstep.study.nas.captured import TrainingResult
+from evenstep.study.nas.ledger import LedgerRow, Run, RunLedger, SweepSetting, key_of, read
 from evenstep.study.nas.options import (
     PROTOCOLS,
     SMOKE,
     SMOKE_CODES,
-    Asked,
-    asked_for,
+    SweepOptions,
     read_codes,
     read_protocols,
     read_rates,
     run,
     setting_for,
+    sweep_options,
 )
-from evenstep.study.nas.protocols import Benchmark, ConstantTuned, Paper, Shape, Weighted
-from evenstep.study.nas.sweep import Place, data_set_in, train_group, tune
-from evenstep.study.progress import Progress
+from evenstep.study.nas.protocols import (
+    BenchmarkProtocol,
+    ConstantTunedProtocol,
+    NetworkShape,
+    PaperProtocol,
+    WeightedProtocol,
+)
+from evenstep.study.nas.sweep import SweepResources, data_set_in, train_group, tune
+from evenstep.study.progress import StudyProgress
 from tests.data import made
 from tests.study.nas.tiny import DEAD, LIGHT, SETTING
 
-PLACE = Place(device="cpu")
+RESOURCES = SweepResources(device="cpu")
 RATES = {"weighted": 0.3, "constant-tuned": 0.2}
 
 
@@ -42,7 +48,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """Remember the runs that are trained."""
     seen: list[Run] = []
 
-    def remembering(group: sweep.Group, *others: Any) -> list[Outcome]:
+    def remembering(group: sweep.RunGroup, *others: Any) -> list[TrainingResult]:
         seen.extend(group)
         return train_group(group, *others)
 
@@ -50,13 +56,13 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     return seen
 
 
-def asked(out: Path | None, codes: Sequence[str] = (LIGHT, DEAD, "101001"), **options: Any) -> Asked:
+def asked(out: Path | None, codes: Sequence[str] = (LIGHT, DEAD, "101001"), **options: Any) -> SweepOptions:
     protocols = ("benchmark", "weighted")
-    return replace(Asked(tuple(codes), protocols, SETTING, PLACE, seeds=2, rates=RATES, out=out), **options)
+    return replace(SweepOptions(tuple(codes), protocols, SETTING, RESOURCES, seeds=2, rates=RATES, out=out), **options)
 
 
 def test_a_sweep_trains_everything_once_and_goes_on_where_it_was_cut(tmp_path: Path, trained: list[Run]) -> None:
-    said: list[Progress] = []
+    said: list[StudyProgress] = []
     found = run(asked(tmp_path), said.append)
     assert found.skipped == (DEAD,)
     assert any(f"{DEAD} skipped: no live path" in progress.message for progress in said)
@@ -88,15 +94,15 @@ def test_an_entry_tells_all_that_matters(tmp_path: Path) -> None:
     (entry,) = run(asked(tmp_path, [LIGHT], protocols=("weighted",), seeds=1)).entries
     (line,) = (tmp_path / "ledger.jsonl").read_text().splitlines()
     values = json.loads(line)
-    assert Entry.from_dict(values) == entry
+    assert LedgerRow.from_dict(values) == entry
     assert values["protocol"] == {"name": "weighted", "lr": 0.3, "base": "303101"}
     assert values["setting"]["data"] == "digits"
     assert values["setting"]["training"]["epochs"] == 1
     assert values["parameters"] == parameter_count(LIGHT, channels=4, cells=1)
     assert values["provenance"]["precision"] == "float32"
     assert "topology" in values["note"]
-    diverged = replace(entry, outcome=Outcome(10.0, float("inf"), (float("inf"),), 1.0))
-    assert Entry.from_dict(json.loads(json.dumps(diverged.to_dict(), allow_nan=False))) == diverged
+    diverged = replace(entry, outcome=TrainingResult(10.0, float("inf"), (float("inf"),), 1.0))
+    assert LedgerRow.from_dict(json.loads(json.dumps(diverged.to_dict(), allow_nan=False))) == diverged
 
 
 def test_one_training_of_two_names_is_trained_once(tmp_path: Path, trained: list[Run]) -> None:
@@ -111,35 +117,35 @@ def test_one_training_of_two_names_is_trained_once(tmp_path: Path, trained: list
 
 
 def test_the_key_knows_whatever_changes_an_outcome() -> None:
-    one = Run(LIGHT, Weighted(0.3), 0)
+    one = Run(LIGHT, WeightedProtocol(0.3), 0)
     other_shape, longer = replace(SETTING.shape, channels=8), replace(SETTING.training, epochs=2)
     keys = [
         key_of(one, SETTING),
         key_of(replace(one, seed=1), SETTING),
         key_of(replace(one, code="000200"), SETTING),
-        key_of(replace(one, protocol=Weighted(0.31)), SETTING),
+        key_of(replace(one, protocol=WeightedProtocol(0.31)), SETTING),
         key_of(one, replace(SETTING, training=longer)),
         key_of(one, replace(SETTING, shape=other_shape)),
         key_of(one, replace(SETTING, data="cifar10")),
     ]
     assert len(set(keys)) == len(keys)
     assert key_of(replace(one, tuning=True), SETTING) == keys[0]
-    assert key_of(replace(one, protocol=Weighted(0.3 * (1 + 1e-14))), SETTING) == keys[0]
+    assert key_of(replace(one, protocol=WeightedProtocol(0.3 * (1 + 1e-14))), SETTING) == keys[0]
 
 
 def test_a_group_that_memory_has_no_room_for_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
-    def cramped(group: sweep.Group, *_: Any) -> list[Outcome]:
+    def cramped(group: sweep.RunGroup, *_: Any) -> list[TrainingResult]:
         sizes.append(len(group))
         if len(group) > 2:
             raise torch.cuda.OutOfMemoryError
-        return [Outcome(50.0, 1.0, (1.0,), 1.0)] * len(group)
+        return [TrainingResult(50.0, 1.0, (1.0,), 1.0)] * len(group)
 
     monkeypatch.setattr(sweep, "train_group", cramped)
-    runs = [Run(LIGHT, Benchmark(), seed) for seed in range(5)]
-    place = replace(PLACE, together=4)
-    entries = list(sweep.sweep(runs, SETTING, place, Ledger(None)))
+    runs = [Run(LIGHT, BenchmarkProtocol(), seed) for seed in range(5)]
+    resources = replace(RESOURCES, together=4)
+    entries = list(sweep.sweep(runs, SETTING, resources, RunLedger(None)))
     assert sizes == [4, 2, 2, 1]
     assert [entry.seed for entry in entries] == [0, 1, 2, 3, 4]
 
@@ -152,8 +158,8 @@ def valley(at: float, floor: float = 1.0) -> Any:
         lr = run.protocol.lr
         return float("inf") if lr > 10 else floor * 1.01 ** (log2(lr / at) ** 2)
 
-    def trained(group: sweep.Group, *_: Any) -> list[Outcome]:
-        return [Outcome(50.0, 1.0, (3.0, loss(run)), 1.0) for run in group]
+    def trained(group: sweep.RunGroup, *_: Any) -> list[TrainingResult]:
+        return [TrainingResult(50.0, 1.0, (3.0, loss(run)), 1.0) for run in group]
 
     return trained
 
@@ -161,22 +167,22 @@ def valley(at: float, floor: float = 1.0) -> Any:
 @pytest.mark.parametrize("at", [0.13, 0.02, 2.0])
 def test_a_search_finds_the_bottom_even_beyond_the_first_octaves(at: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "train_group", valley(at))
-    ledger = Ledger(None)
-    found = tune(Paper, SETTING, PLACE, ledger, seeds=2)
+    ledger = RunLedger(None)
+    found = tune(PaperProtocol, SETTING, RESOURCES, ledger, seeds=2)
     assert found.lr == pytest.approx(at, rel=0.02)
     assert (found.protocol, found.base) == ("paper", "101001")
     assert all(entry.tuning and entry.code == "101001" for entry in ledger.entries.values())
     assert len(ledger.entries) == 2 * len(found.losses)
-    assert all(lr in {rate_at(0.1, place) for place in range(-40, 40, 2)} for lr in found.losses)
+    assert all(lr in {rate_at(0.1, resources) for resources in range(-40, 40, 2)} for lr in found.losses)
     json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_a_search_without_an_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "train_group", valley(0.1, floor=float("inf")))
     with pytest.raises(SearchError, match="every rate diverged for 'weighted' on its base cell 303101"):
-        tune(Weighted, SETTING, PLACE, Ledger(None))
+        tune(WeightedProtocol, SETTING, RESOURCES, RunLedger(None))
     with pytest.raises(InputError, match="'benchmark' has no base cell"):
-        tune(Benchmark, SETTING, PLACE, Ledger(None))
+        tune(BenchmarkProtocol, SETTING, RESOURCES, RunLedger(None))
 
 
 def test_base_rates_are_searched_where_none_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -197,9 +203,9 @@ def test_base_rates_are_searched_where_none_is_given(monkeypatch: pytest.MonkeyP
 @pytest.mark.exhaustive
 def test_a_cluster_trains_the_same() -> None:
     pytest.importorskip("ray")
-    runs = [Run(LIGHT, Benchmark(), seed) for seed in range(2)]
-    here = list(sweep.sweep(runs, SETTING, PLACE, Ledger(None)))
-    there = list(sweep.sweep(runs, SETTING, replace(PLACE, engine="ray"), Ledger(None)))
+    runs = [Run(LIGHT, BenchmarkProtocol(), seed) for seed in range(2)]
+    here = list(sweep.sweep(runs, SETTING, RESOURCES, RunLedger(None)))
+    there = list(sweep.sweep(runs, SETTING, replace(RESOURCES, engine="ray"), RunLedger(None)))
     found, expected = ({one.seed: one.outcome.train_losses for one in entries} for entries in (there, here))
     assert found == {seed: pytest.approx(losses, rel=1e-3) for seed, losses in expected.items()}
 
@@ -231,8 +237,10 @@ def test_codes_protocols_and_rates_in_words() -> None:
 def test_the_setting_is_the_data_sets(tmp_path: Path) -> None:
     folder = made.cifar10_binary(tmp_path)
     setting = setting_for(str(folder.parent), epochs=200)
-    assert setting == Setting(
-        Shape(16, 5, 10, 32), replace(SMOKE.training, epochs=200, batch_size=256, padding=4, flip=True), "cifar10"
+    assert setting == SweepSetting(
+        NetworkShape(16, 5, 10, 32),
+        replace(SMOKE.training, epochs=200, batch_size=256, padding=4, flip=True),
+        "cifar10",
     )
     assert data_set_in(str(folder)).name == "cifar10"
     with pytest.raises(InputError, match="holds no data set of the benchmark"):
@@ -243,10 +251,10 @@ def test_the_setting_is_the_data_sets(tmp_path: Path) -> None:
 
 def test_a_tiny_cifar_trains_with_the_same_code(tmp_path: Path) -> None:
     folder = str(made.cifar10_binary(tmp_path))
-    setting = replace(setting_for(folder, epochs=1), shape=Shape(channels=2, cells=1))
-    place = Place(folder, "cpu")
-    runs = [Run(LIGHT, protocol, 0) for protocol in (Benchmark(), ConstantTuned(0.2))]
-    for entry in sweep.sweep(runs, setting, place, Ledger(None)):
+    setting = replace(setting_for(folder, epochs=1), shape=NetworkShape(channels=2, cells=1))
+    resources = SweepResources(folder, "cpu")
+    runs = [Run(LIGHT, protocol, 0) for protocol in (BenchmarkProtocol(), ConstantTunedProtocol(0.2))]
+    for entry in sweep.sweep(runs, setting, resources, RunLedger(None)):
         assert 0 <= entry.outcome.accuracy <= 100
         assert entry.setting["data"] == "cifar10"
     sweep.images_at.cache_clear()
@@ -270,22 +278,24 @@ def test_a_tiny_cifar_trains_with_the_same_code(tmp_path: Path) -> None:
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        asked_for(**{"scale": "smoke", **options})
+        sweep_options(**{"scale": "smoke", **options})
 
 
 def test_a_smoke_run_asks_for_little() -> None:
-    small = asked_for(scale="smoke", device="cpu")
-    assert (small.codes, small.setting, small.place.together) == (SMOKE_CODES, SMOKE, 1)
-    assert asked_for(scale="smoke", epochs=7).setting.training.epochs == 7
+    small = sweep_options(scale="smoke", device="cpu")
+    assert (small.codes, small.setting, small.resources.together) == (SMOKE_CODES, SMOKE, 1)
+    assert sweep_options(scale="smoke", epochs=7).setting.training.epochs == 7
 
 
 def test_a_ledger_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     path.write_text("nonsense\n{}\n")
     with pytest.raises(StoreError, match="line 1 of the ledger"):
-        Ledger(path)
+        RunLedger(path)
     with pytest.raises(StoreError, match="cannot be written"):
-        Ledger(tmp_path / "no" / "l.jsonl").note(Run(LIGHT, Benchmark(), 0), SETTING, Outcome(1.0, 1.0, (1.0,), 1.0))
+        RunLedger(tmp_path / "no" / "l.jsonl").note(
+            Run(LIGHT, BenchmarkProtocol(), 0), SETTING, TrainingResult(1.0, 1.0, (1.0,), 1.0)
+        )
 
 
 def test_the_entry_without_the_command_line(

@@ -11,21 +11,21 @@ from torch.nn import functional
 
 from evenstep.data import Split, augment, digits, draw_moves, moved
 from evenstep.errors import InputError, StoreError
-from evenstep.study.nas.captured import Checkpoint, Outcome, stepping_of, train
-from evenstep.study.nas.protocols import Benchmark, Pace, Treatment, Weighted
-from evenstep.study.nas.training import Images, Lane, Squad, Training, draws, steps_of
+from evenstep.study.nas.captured import Checkpoint, TrainingResult, stepping_of, train
+from evenstep.study.nas.protocols import BenchmarkProtocol, Pace, Treatment, WeightedProtocol
+from evenstep.study.nas.training import Images, Lane, LaneGroup, SweepTraining, draws, steps_of
 from tests.study.nas.tiny import LIGHT, SHAPE, TRAINING, images
 
 TWO = replace(TRAINING, epochs=2)
 CODE = "303101"
 
 
-def lane(protocol: Benchmark | Weighted, seed: int, training: Training = TWO) -> Lane:
+def lane(protocol: BenchmarkProtocol | WeightedProtocol, seed: int, training: SweepTraining = TWO) -> Lane:
     treatment = protocol.treatment(CODE, SHAPE)
     return Lane(treatment.start(lambda: SHAPE.network(CODE), seed), treatment, seed, images(training), training)
 
 
-def one_by_one(split: Split, training: Training, treatment: Treatment, seed: int) -> tuple[nn.Module, list[float]]:
+def one_by_one(split: Split, training: SweepTraining, treatment: Treatment, seed: int) -> tuple[nn.Module, list[float]]:
     """Train as one would by hand: torch.optim, a scheduler, and every image padded, cropped and flipped on its own."""
     model = treatment.start(lambda: SHAPE.network(CODE), seed).double()
     groups = treatment.param_groups(model, weight_decay=training.weight_decay)
@@ -53,8 +53,8 @@ def one_by_one(split: Split, training: Training, treatment: Treatment, seed: int
     return model, means
 
 
-@pytest.mark.parametrize("protocol", [Benchmark(), Weighted(0.3)], ids=lambda one: one.name)
-def test_training_is_the_plain_loops(protocol: Benchmark | Weighted) -> None:
+@pytest.mark.parametrize("protocol", [BenchmarkProtocol(), WeightedProtocol(0.3)], ids=lambda one: one.name)
+def test_training_is_the_plain_loops(protocol: BenchmarkProtocol | WeightedProtocol) -> None:
     """In double precision: norms of nearly constant pixels blow rounding up."""
     split = digits()
     treatment = protocol.treatment(CODE, SHAPE)
@@ -76,8 +76,8 @@ def test_training_is_the_plain_loops(protocol: Benchmark | Weighted) -> None:
 
 
 def test_side_by_side_is_as_alone() -> None:
-    alone = [train([lane(Benchmark(lr), seed)], TWO)[0] for lr, seed in ((0.1, 0), (0.2, 0), (0.1, 1))]
-    together = train([lane(Benchmark(lr), seed) for lr, seed in ((0.1, 0), (0.2, 0), (0.1, 1))], TWO)
+    alone = [train([lane(BenchmarkProtocol(lr), seed)], TWO)[0] for lr, seed in ((0.1, 0), (0.2, 0), (0.1, 1))]
+    together = train([lane(BenchmarkProtocol(lr), seed) for lr, seed in ((0.1, 0), (0.2, 0), (0.1, 1))], TWO)
     assert [replace(one, seconds=0.0) for one in together] == [replace(one, seconds=0.0) for one in alone]
     assert len({one.train_losses for one in alone}) == 3
 
@@ -86,7 +86,7 @@ def test_decay_spares_nothing_and_has_its_own_factor() -> None:
     """Without gradients worth the name a step at rate 1 shrinks a weight by its own decay."""
     labels = torch.zeros(8, dtype=torch.long)
     split = Split((torch.zeros(8, 3, 8, 8), labels), (torch.zeros(8, 3, 8, 8), labels))
-    training = Training(epochs=1, batch_size=8, momentum=0.0, weight_decay=0.1, padding=0)
+    training = SweepTraining(epochs=1, batch_size=8, momentum=0.0, weight_decay=0.1, padding=0)
     data = Images.of(split, name="zeros", padding=0, device=torch.device("cpu"))
     paces = tuple(
         Pace(name, 1.0, decay=2.0 if name == "stem.norm.weight" else 1.0)
@@ -101,7 +101,7 @@ def test_decay_spares_nothing_and_has_its_own_factor() -> None:
 
 
 def test_the_schedule_is_the_benchmarks_from_epoch_to_epoch() -> None:
-    training = Training(epochs=12)
+    training = SweepTraining(epochs=12)
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 12)
@@ -112,7 +112,7 @@ def test_the_schedule_is_the_benchmarks_from_epoch_to_epoch() -> None:
 
 
 def test_draws_follow_seed_and_epoch() -> None:
-    training = Training(epochs=2, batch_size=10)
+    training = SweepTraining(epochs=2, batch_size=10)
     first = draws(35, training, seed=0, epoch=0)
     assert first.numbers.shape == (3, 10)
     assert steps_of(35, training) == 3
@@ -159,7 +159,7 @@ class CutError(Exception):
 def test_a_training_that_was_cut_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     training = replace(TRAINING, epochs=3)
     seeds = (0, 1)
-    whole = train([lane(Benchmark(), seed, training) for seed in seeds], training)
+    whole = train([lane(BenchmarkProtocol(), seed, training) for seed in seeds], training)
 
     def stop(epoch: int) -> None:
         if epoch == 3:
@@ -168,14 +168,14 @@ def test_a_training_that_was_cut_goes_on_from_its_checkpoint(tmp_path: Path) -> 
     path = tmp_path / "c.pt"
     with pytest.raises(CutError):
         train(
-            [lane(Benchmark(), seed, training) for seed in seeds],
+            [lane(BenchmarkProtocol(), seed, training) for seed in seeds],
             training,
             checkpoint=Checkpoint(path, "these", every=0.0),
             notify=stop,
         )
     heard: list[int] = []
     again = train(
-        [lane(Benchmark(), seed, training) for seed in seeds],
+        [lane(BenchmarkProtocol(), seed, training) for seed in seeds],
         training,
         checkpoint=Checkpoint(path, "these"),
         notify=heard.append,
@@ -183,25 +183,25 @@ def test_a_training_that_was_cut_goes_on_from_its_checkpoint(tmp_path: Path) -> 
     assert heard == [3]
     assert [replace(one, seconds=0.0) for one in again] == [replace(one, seconds=0.0) for one in whole]
     others: list[int] = []
-    train([lane(Benchmark(), 0)], TWO, checkpoint=Checkpoint(path, "others"), notify=others.append)
+    train([lane(BenchmarkProtocol(), 0)], TWO, checkpoint=Checkpoint(path, "others"), notify=others.append)
     assert others == [1, 2]
     path.write_text("nonsense")
     with pytest.raises(StoreError, match="cannot be read"):
-        train([lane(Benchmark(), 0)], TWO, checkpoint=Checkpoint(path, "these"))
+        train([lane(BenchmarkProtocol(), 0)], TWO, checkpoint=Checkpoint(path, "these"))
 
 
 def test_a_rate_too_high_diverges_and_says_so() -> None:
-    (found,) = train([lane(Benchmark(1e30), 0)], TWO)
+    (found,) = train([lane(BenchmarkProtocol(1e30), 0)], TWO)
     assert found.diverged
     assert math.isinf(found.train_losses[-1])
     assert 0 <= found.accuracy < 30
-    assert not Outcome(90.0, math.inf, (1.0,), 0.0).diverged
+    assert not TrainingResult(90.0, math.inf, (1.0,), 0.0).diverged
 
 
 @pytest.mark.parametrize("name", ["epochs", "batch_size"])
 def test_wrong_numbers_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=f"{name} is 0; give a whole number from 1 up"):
-        Training(**{name: 0})  # type: ignore[arg-type]
+        SweepTraining(**{name: 0})  # type: ignore[arg-type]
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -211,14 +211,14 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("count", [1, 3])
 def test_recorded_steps_are_those_taken_one_by_one(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     data = Images.of(digits(), name="digits", padding=1, device=torch.device("cuda"))
-    treatment = Benchmark().treatment(CODE, SHAPE)
+    treatment = BenchmarkProtocol().treatment(CODE, SHAPE)
 
     def lanes() -> list[Lane]:
         starts = [treatment.start(lambda: SHAPE.network(CODE), seed) for seed in range(count)]
         return [Lane(model, treatment, seed, data, TWO) for seed, model in enumerate(starts)]
 
     recorded = train(lanes(), TWO)
-    monkeypatch.setattr("evenstep.study.nas.captured.stepping_of", lambda squad: squad.step_)
+    monkeypatch.setattr("evenstep.study.nas.captured.stepping_of", lambda group: group.step_)
     plain = train(lanes(), TWO)
     for one, other in zip(recorded, plain, strict=True):
         assert one.train_losses == pytest.approx(other.train_losses, rel=1e-2)
@@ -227,10 +227,10 @@ def test_recorded_steps_are_those_taken_one_by_one(count: int, monkeypatch: pyte
 @needs_gpu
 def test_a_step_can_be_recorded(recwarn: pytest.WarningsRecorder) -> None:
     data = Images.of(digits(), name="digits", padding=1, device=torch.device("cuda"))
-    treatment = Weighted(0.3).treatment(CODE, SHAPE)
+    treatment = WeightedProtocol(0.3).treatment(CODE, SHAPE)
     lanes = [Lane(treatment.start(lambda: SHAPE.network(CODE), seed), treatment, seed, data, TWO) for seed in range(2)]
-    squad = Squad(lanes, "bfloat16")
-    before = [tensor.clone() for tensor in squad.state()]
-    assert stepping_of(squad) != squad.step_
-    assert all(torch.equal(a, b) for a, b in zip(squad.state(), before, strict=True))
+    group = LaneGroup(lanes, "bfloat16")
+    before = [tensor.clone() for tensor in group.state()]
+    assert stepping_of(group) != group.step_
+    assert all(torch.equal(a, b) for a, b in zip(group.state(), before, strict=True))
     assert not recwarn

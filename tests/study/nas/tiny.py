@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import torch
 
-from evenstep.study.nas.ledger import Setting
+from evenstep.study.nas.ledger import SweepSetting
 from evenstep.study.nas.options import SMOKE
-from evenstep.study.nas.protocols import Shape
+from evenstep.study.nas.protocols import NetworkShape
 from evenstep.study.nas.sweep import images_at
-from evenstep.study.nas.training import Images, Training
+from evenstep.study.nas.training import Images, SweepTraining
 
 torch.set_num_threads(1)
-SHAPE = Shape(channels=4, cells=1, side=8)
-TRAINING = Training(epochs=1, batch_size=256, padding=1)
-SETTING: Setting = replace(SMOKE, shape=SHAPE, training=TRAINING)
+SHAPE = NetworkShape(channels=4, cells=1, side=8)
+TRAINING = SweepTraining(epochs=1, batch_size=256, padding=1)
+SETTING: SweepSetting = replace(SMOKE, shape=SHAPE, training=TRAINING)
 LIGHT, DEAD = "000300", "333000"
 
 
-def images(training: Training = TRAINING) -> Images:
+def images(training: SweepTraining = TRAINING) -> Images:
     return images_at(None, "cpu", training.padding)

@@ -1,4 +1,4 @@
-"""Where trials are trained: in this process and its workers, or on a cluster."""
+"""Where trials run: in this process and its workers, or on a cluster."""
 
 from evenstep.search.engines.local import LocalEngine
 from evenstep.search.engines.protocol import Engine

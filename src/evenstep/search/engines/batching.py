@@ -48,7 +48,7 @@ def replica_group(batching: Batching, job: Job, trials: Sequence[Trial], device:
 def train_in(
     batching: Batching, job: Job, data: Data, trials: Sequence[Trial], device: torch.device, precision: Precision
 ) -> Iterator[TrialResult]:
-    """Train trials chunk by chunk, with smaller chunks where memory runs out."""
+    """Run trials chunk by chunk, with smaller chunks where memory runs out."""
     left, size = list(trials), batching.chunk
     while left:
         part = left[:size]

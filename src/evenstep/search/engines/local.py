@@ -1,4 +1,4 @@
-"""Train trials on this machine: in this process, or on several cores in worker processes of one thread each."""
+"""Run trials on this machine: in this process, or on several cores in worker processes of one thread each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LocalEngine:
     def run(
         self, job: Job, data: Data, trials: Sequence[Trial], batching: Batching | None = None
     ) -> Iterator[TrialResult]:
-        """Train the trials and yield each as soon as it is known."""
+        """Run the trials and yield each as soon as it is known."""
         device = self._device()
         placed = _placed(data, device)
         batching = batching or self.choose(job, placed, trials)

@@ -11,7 +11,7 @@ from evenstep.search.replicas import TrialResult
 
 
 class Engine(Protocol):
-    """Train trials of a job and yield each result as soon as it is known, in any order."""
+    """Run trials of a job and yield each result as soon as it is known, in any order."""
 
     def choose(self, job: Job, data: Data, trials: Sequence[Trial]) -> Batching:
         """Return the batching by which such trials train fastest here."""
@@ -19,7 +19,7 @@ class Engine(Protocol):
     def run(
         self, job: Job, data: Data, trials: Sequence[Trial], batching: Batching | None = None
     ) -> Iterator[TrialResult]:
-        """Train the trials by a batching, the engine's choice if none is given; each is yielded exactly once."""
+        """Run the trials by a batching, the engine's choice if none is given; each is yielded exactly once."""
 
     def close(self) -> None:
         """Let go of what the engine holds; a search closes the engines it made itself."""

@@ -1,4 +1,4 @@
-"""Train trials on a Ray cluster: chunks are tasks, and what a lost worker had is trained elsewhere."""
+"""Run trials on a Ray cluster: chunks are tasks, and what a lost worker had is trained elsewhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RayEngine:
     def run(
         self, job: Job, data: Data, trials: Sequence[Trial], batching: Batching | None = None
     ) -> Iterator[TrialResult]:
-        """Train the trials and yield each chunk's results when it is done."""
+        """Run the trials and yield each chunk's results when it is done."""
         ray = _ray()
         if not ray.is_initialized():
             options = {"include_dashboard": False} if self.address is None else {}

@@ -20,11 +20,11 @@ RULES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Hold a figure and what its networks gave."""
+class FigureResult:
+    """Hold a figure of the paper and what was measured of its networks."""
 
     figure: PaperFigure
-    result: FamilyResult
+    family_result: FamilyResult
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values."""
@@ -32,14 +32,14 @@ class Outcome:
             "study": self.figure.name,
             "label": self.figure.label,
             "paper_r": self.figure.paper_r,
-            **self.result.to_dict(),
-            "spread": {one.architecture.name: spread_over_seeds(one) for one in self.result.known},
+            **self.family_result.to_dict(),
+            "spread": {one.architecture.name: spread_over_seeds(one) for one in self.family_result.known},
         }
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat row for every architecture."""
-        spreads = {one.architecture.name: spread_over_seeds(one) for one in self.result.known}
-        return [row | {"spread, octaves": spreads.get(row["name"])} for row in self.result.rows()]
+        spreads = {one.architecture.name: spread_over_seeds(one) for one in self.family_result.known}
+        return [row | {"spread, octaves": spreads.get(row["name"])} for row in self.family_result.rows()]
 
 
 def spread_over_seeds(one: Measured) -> float:

@@ -9,8 +9,8 @@ from typing import Literal
 from evenstep.errors import InputError
 from evenstep.study import codes
 from evenstep.study.figures.catalogue import PaperFigure
-from evenstep.study.transfer.families import Architecture, Family, Setting, random_dags
-from evenstep.study.transfer.measure import Training
+from evenstep.study.transfer.families import Architecture, Family, FamilySetting, random_dags
+from evenstep.study.transfer.measure import TransferTraining
 from evenstep.study.transfer.scales import spread
 
 DEPTHS = range(3, 11)  # activations on the path, the last one before the readout among them
@@ -24,7 +24,7 @@ class FigureScale:
 
     name: str
     title: str
-    training: Training
+    training: TransferTraining
     widths: Mapping[str, int]
     on_digits: bool = True
     most: int | None = None
@@ -40,18 +40,22 @@ SCALES = {
         FigureScale(
             "smoke",
             "a few small networks on digits, a minute",
-            Training(batch_size=32, seeds=2, base_seeds=4),
+            TransferTraining(batch_size=32, seeds=2, base_seeds=4),
             {"mlp": 32, "cnn": 8},
             most=4,
         ),
         FigureScale(
             "cpu",
             "all networks, small ones, on digits, minutes",
-            Training(batch_size=32, seeds=3, base_seeds=6),
+            TransferTraining(batch_size=32, seeds=3, base_seeds=6),
             {"mlp": 64, "cnn": 16},
         ),
         FigureScale(
-            "paper", "all networks on the figure's own data, for a GPU", Training(), {"mlp": 256, "cnn": 32}, False
+            "paper",
+            "all networks on the figure's own data, for a GPU",
+            TransferTraining(),
+            {"mlp": 256, "cnn": 32},
+            False,
         ),
     )
 }
@@ -71,7 +75,7 @@ def family(figure: PaperFigure, scale: FigureScale, rates: Literal["layers", "on
     half the side, as their kernels reach far: 16 x 16 in the paper's size.
     """
     side = 8 if scale.on_digits else 16 if figure.kind == "cnn" else 32
-    setting = Setting(
+    setting = FamilySetting(
         kind=figure.kind,
         order="post",
         init="degree",

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from evenstep.errors import EvenstepError
-from evenstep.study.nas.options import PROTOCOLS, asked_for, run, text_of
+from evenstep.study.nas.options import PROTOCOLS, run, sweep_options, text_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         options["codes"] = text_of(options["codes"])
         if options["out"] is not None:
             options["out"].mkdir(parents=True, exist_ok=True)
-        trained = run(asked_for(**options), lambda p: print(f"[{p.done}/{p.total}] {p.message}", file=sys.stderr))
+        trained = run(sweep_options(**options), lambda p: print(f"[{p.done}/{p.total}] {p.message}", file=sys.stderr))
     except EvenstepError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

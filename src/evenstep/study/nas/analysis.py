@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import InputError
-from evenstep.study.statistics import Figure, bootstrapped, kendall
+from evenstep.study.statistics import Array, Figure, bootstrapped, kendall
 
-Array = npt.NDArray[np.float64]
 TOP_SHARES = (100, 90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 1)
 # An interval of Kendall's tau looks at all pairs of a thousand samples; of more architectures it is costly, and narrow.
 INTERVAL_LIMIT = 64

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import InputError
 from evenstep.study.nas.algorithms import rerank, run_searches
 from evenstep.study.nas.analysis import agreement, kendall_tau, mean_gain, pairwise_gaps, tau_curve
-from evenstep.study.nas.ledger import Entry, read
+from evenstep.study.nas.ledger import LedgerRow, read
 from evenstep.study.nas.table import CLASSES, NasBench201Table
+from evenstep.study.statistics import Array
 
-Array = npt.NDArray[np.float64]
 REFERENCES = ("benchmark", "constant-tuned")
 SEARCHES = 50  # seeds of every search algorithm
 
@@ -162,13 +161,13 @@ class Comparison:
         return {"n": len(known), "equal": len(known) - len(wrong), "different": wrong}
 
 
-def compare(entries: Iterable[Entry], table: NasBench201Table | None = None) -> list[Comparison]:
+def compare(entries: Iterable[LedgerRow], table: NasBench201Table | None = None) -> list[Comparison]:
     """Return a comparison for every setting that the runs were trained in, those of more cells first.
 
     A protocol that was run at several rates stands once for each. Runs that searched a base's rate do not count.
     """
-    settings: dict[str, list[Entry]] = {}
-    tuning: dict[str, list[Entry]] = {}
+    settings: dict[str, list[LedgerRow]] = {}
+    tuning: dict[str, list[LedgerRow]] = {}
     for entry in entries:
         own = tuning if entry.tuning else settings
         own.setdefault(json.dumps(entry.setting, sort_keys=True), []).append(entry)
@@ -178,7 +177,7 @@ def compare(entries: Iterable[Entry], table: NasBench201Table | None = None) -> 
     return sorted(found, key=lambda one: -len(one.codes))
 
 
-def entries_in(folder: Path) -> list[Entry]:
+def entries_in(folder: Path) -> list[LedgerRow]:
     """Return the runs of all ledgers in a folder and those below it, each once."""
     paths = sorted(folder.rglob("*.jsonl")) if folder.is_dir() else [folder]
     if not paths:
@@ -187,7 +186,7 @@ def entries_in(folder: Path) -> list[Entry]:
 
 
 def _compared(
-    entries: Sequence[Entry], table: NasBench201Table | None, tuned: Sequence[Mapping[str, Any]]
+    entries: Sequence[LedgerRow], table: NasBench201Table | None, tuned: Sequence[Mapping[str, Any]]
 ) -> Comparison:
     setting = entries[0].setting
     dataset, epochs = setting["data"].replace("-", "_"), setting["training"]["epochs"]
@@ -199,7 +198,7 @@ def _compared(
         published, seen = (_column(table, dataset, epochs, split) for split in ("test", "valid"))
         counts = {c: int(n) for c, n in zip(table.codes, table.parameters.get(dataset, ()), strict=False)}
     labels = _labels(entries)
-    by_label: dict[str, list[Entry]] = {}
+    by_label: dict[str, list[LedgerRow]] = {}
     for entry in entries:
         by_label.setdefault(labels[_protocol(entry)], []).append(entry)
     origins = {_origin(entry): None for entry in entries}
@@ -221,8 +220,8 @@ def _column(table: NasBench201Table, dataset: str, epochs: int, split: str) -> M
         return {}
 
 
-def _results(label: str, entries: Sequence[Entry]) -> Results:
-    by_code: dict[str, dict[int, Entry]] = {}
+def _results(label: str, entries: Sequence[LedgerRow]) -> Results:
+    by_code: dict[str, dict[int, LedgerRow]] = {}
     for entry in entries:
         by_code.setdefault(entry.code, {})[entry.seed] = entry
     return Results(
@@ -234,7 +233,7 @@ def _results(label: str, entries: Sequence[Entry]) -> Results:
     )
 
 
-def _labels(entries: Sequence[Entry]) -> dict[str, str]:
+def _labels(entries: Sequence[LedgerRow]) -> dict[str, str]:
     """Return a name for every protocol: its own, with the rate behind it where there are several of that name."""
     of: dict[str, dict[str, float]] = {}
     for entry in entries:
@@ -246,17 +245,17 @@ def _labels(entries: Sequence[Entry]) -> dict[str, str]:
     }
 
 
-def _protocol(entry: Entry) -> str:
+def _protocol(entry: LedgerRow) -> str:
     return json.dumps(entry.protocol, sort_keys=True)
 
 
-def _place(labelled: tuple[str, Sequence[Entry]]) -> tuple[int, str]:
+def _place(labelled: tuple[str, Sequence[LedgerRow]]) -> tuple[int, str]:
     order = ("benchmark", "constant-tuned", "paper", "mup", "weighted")
     name = labelled[1][0].protocol["name"]
     return (order.index(name) if name in order else len(order)), labelled[0]
 
 
-def _origin(entry: Entry) -> str:
+def _origin(entry: LedgerRow) -> str:
     where = entry.provenance
     known = {
         "device": where.get("device"),
@@ -267,7 +266,7 @@ def _origin(entry: Entry) -> str:
     return json.dumps(known, sort_keys=True)
 
 
-def _tuned(tuning: Mapping[str, Sequence[Entry]]) -> list[dict[str, Any]]:
+def _tuned(tuning: Mapping[str, Sequence[LedgerRow]]) -> list[dict[str, Any]]:
     """Return the losses at every rate that was tried on a base cell, by protocol and setting."""
     found = []
     for entries in tuning.values():

@@ -69,7 +69,7 @@ def _can_run(device: torch.device) -> bool:
 
 
 @dataclass(frozen=True)
-class _Edge:
+class _FusedEdge:
     """An edge of a cell; `conv` says which of the cell's convolutions it is, -1 none."""
 
     source: int
@@ -78,21 +78,21 @@ class _Edge:
     conv: int = -1
 
 
-def _edges_of(cell: Any) -> tuple[_Edge, ...]:
+def _edges_of(cell: Any) -> tuple[_FusedEdge, ...]:
     """Return a cell's live edges by target, convolutions first, for they are normed together."""
     kinds = {nn.Identity: _SKIP, nn.AvgPool2d: _POOL}
     found = [(t, kinds.get(type(cell.edges[f"{s}_{t}"]), _CONV), s) for t, s in cell._run]
-    edges: list[_Edge] = []
+    edges: list[_FusedEdge] = []
     for target, kind, source in sorted(found):
         convs = sum(edge.kind == _CONV for edge in edges)
-        edges.append(_Edge(source, target, kind, convs if kind == _CONV else -1))
+        edges.append(_FusedEdge(source, target, kind, convs if kind == _CONV else -1))
     return tuple(edges)
 
 
-def _run(cell: Any, edges: tuple[_Edge, ...], x: Tensor) -> Tensor:
+def _run(cell: Any, edges: tuple[_FusedEdge, ...], x: Tensor) -> Tensor:
     layers = [cell.edges[f"{edge.source}_{edge.target}"] for edge in edges if edge.kind == _CONV]
     parameters = [p for layer in layers for p in (layer.conv.weight, layer.norm.weight, layer.norm.bias)]
-    found: Tensor = _Cell.apply(x, edges, [layer.norm for layer in layers], *parameters)  # type: ignore[no-untyped-call]
+    found: Tensor = _FusedCell.apply(x, edges, [layer.norm for layer in layers], *parameters)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -106,11 +106,11 @@ def _reduced(block: Any, x: Tensor) -> Tensor:
 
 
 def _normed(x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
-    found: Tensor = _Norm.apply(x, norm, norm.weight, norm.bias)  # type: ignore[no-untyped-call]
+    found: Tensor = _FusedNorm.apply(x, norm, norm.weight, norm.bias)  # type: ignore[no-untyped-call]
     return found
 
 
-class _Norm(torch.autograd.Function):
+class _FusedNorm(torch.autograd.Function):
     """A batch norm."""
 
     @staticmethod
@@ -129,12 +129,12 @@ class _Norm(torch.autograd.Function):
         return *_spread(gradient, [x], [parts]), None, of_gain, of_bias
 
 
-class _Cell(torch.autograd.Function):
+class _FusedCell(torch.autograd.Function):
     """A cell's fields and gradients; parameters come as weight, gain and bias of each convolution."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, edges: tuple[_Edge, ...], norms: Sequence[nn.BatchNorm2d], *parameters: Tensor
+        ctx: Any, x: Tensor, edges: tuple[_FusedEdge, ...], norms: Sequence[nn.BatchNorm2d], *parameters: Tensor
     ) -> Tensor:
         fields = {0: x.contiguous(memory_format=torch.channels_last)}
         weights = [w.to(x.dtype, memory_format=torch.channels_last) for w in parameters[::3]]

@@ -12,18 +12,18 @@ from typing import Any
 
 from evenstep.search.provenance import provenance
 from evenstep.study import jsonl
-from evenstep.study.nas.captured import Outcome
-from evenstep.study.nas.protocols import Shape, TrainingProtocol, Treatment
-from evenstep.study.nas.training import Training
+from evenstep.study.nas.captured import TrainingResult
+from evenstep.study.nas.protocols import NetworkShape, TrainingProtocol, Treatment
+from evenstep.study.nas.training import SweepTraining
 from evenstep.study.record import finite
 
 
 @dataclass(frozen=True)
-class Setting:
+class SweepSetting:
     """Say what all runs of a sweep share: the networks' shape, the training, and the data set."""
 
-    shape: Shape
-    training: Training
+    shape: NetworkShape
+    training: SweepTraining
     data: str
 
 
@@ -38,7 +38,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerRow:
     """One line of a ledger, as far as it is read."""
 
     key: str
@@ -47,7 +47,7 @@ class Entry:
     protocol: Mapping[str, Any]
     tuning: bool
     setting: Mapping[str, Any]
-    outcome: Outcome
+    outcome: TrainingResult  # as the ledger's lines call it
     parameters: int
     note: str
     provenance: Mapping[str, Any]
@@ -66,25 +66,25 @@ class Entry:
         return {**values, "outcome": outcome}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Entry:
+    def from_dict(cls, values: Mapping[str, Any]) -> LedgerRow:
         """Read a line."""
         given = dict(values["outcome"])
         losses = tuple(_loss(loss) for loss in given["train_losses"])
-        outcome = Outcome(float(given["accuracy"]), _loss(given["test_loss"]), losses, float(given["seconds"]))
+        outcome = TrainingResult(float(given["accuracy"]), _loss(given["test_loss"]), losses, float(given["seconds"]))
         return cls(**{**values, "outcome": outcome})
 
 
-class Ledger:
+class RunLedger:
     """Hold finished runs, in a file of JSON lines or in memory only; a last line that was cut off is dropped."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self.entries: dict[tuple[str, str, bool], Entry] = {}
-        self.by_key: dict[str, Entry] = {}
+        self.entries: dict[tuple[str, str, bool], LedgerRow] = {}
+        self.by_key: dict[str, LedgerRow] = {}
         for entry in read(path, mend=True) if path is not None and path.exists() else ():
             self._keep(entry)
 
-    def known(self, run: Run, setting: Setting) -> Entry | None:
+    def known(self, run: Run, setting: SweepSetting) -> LedgerRow | None:
         """Return a run's line; one that another protocol trained alike is written down for this one too."""
         key = key_of(run, setting)
         if entry := self.entries.get((key, run.protocol.name, run.tuning)):
@@ -92,49 +92,49 @@ class Ledger:
         alike = self.by_key.get(key)
         return alike and self._add(self._entry(run, setting, alike.outcome, alike.provenance))
 
-    def note(self, run: Run, setting: Setting, outcome: Outcome, **where: Any) -> Entry:
+    def note(self, run: Run, setting: SweepSetting, result: TrainingResult, **where: Any) -> LedgerRow:
         """Write a run down."""
-        return self._add(self._entry(run, setting, outcome, provenance() | where))
+        return self._add(self._entry(run, setting, result, provenance() | where))
 
-    def _entry(self, run: Run, setting: Setting, outcome: Outcome, where: Mapping[str, Any]) -> Entry:
-        return Entry(
+    def _entry(self, run: Run, setting: SweepSetting, result: TrainingResult, where: Mapping[str, Any]) -> LedgerRow:
+        return LedgerRow(
             key=key_of(run, setting),
             code=run.code,
             seed=run.seed,
             protocol=run.protocol.to_dict(),
             tuning=run.tuning,
             setting=asdict(setting),
-            outcome=outcome,
+            outcome=result,
             parameters=setting.shape.parameters(run.code),
             note=treatment_of(run.protocol, run.code, setting.shape).note,
             provenance=where,
         )
 
-    def _keep(self, entry: Entry) -> None:
+    def _keep(self, entry: LedgerRow) -> None:
         self.entries[entry.name] = entry
         self.by_key.setdefault(entry.key, entry)
 
-    def _add(self, entry: Entry) -> Entry:
+    def _add(self, entry: LedgerRow) -> LedgerRow:
         self._keep(entry)
         if self.path is not None:
             jsonl.append(self.path, entry.to_dict())
         return entry
 
 
-def read(path: Path, *, mend: bool = False) -> Iterator[Entry]:
+def read(path: Path, *, mend: bool = False) -> Iterator[LedgerRow]:
     """Yield a ledger's lines; with `mend` a last line that was cut off is removed from the file too."""
-    return jsonl.read(path, Entry.from_dict, mend=mend)
+    return jsonl.read(path, LedgerRow.from_dict, mend=mend)
 
 
-def key_of(run: Run, setting: Setting) -> str:
-    """Return what a run is found by: all that its outcome follows from, every parameter's numbers among it."""
+def key_of(run: Run, setting: SweepSetting) -> str:
+    """Return what a run is found by: all that its result follows from, every parameter's numbers among it."""
     numbers = treatment_of(run.protocol, run.code, setting.shape).numbers()
     known = [run.code, numbers, asdict(setting), run.seed]
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:24]
 
 
 @lru_cache(maxsize=4096)
-def treatment_of(protocol: TrainingProtocol, code: str, shape: Shape) -> Treatment:
+def treatment_of(protocol: TrainingProtocol, code: str, shape: NetworkShape) -> Treatment:
     """Return a protocol's treatment of a cell, made once."""
     return protocol.treatment(code, shape)
 

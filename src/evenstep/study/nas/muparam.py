@@ -16,9 +16,9 @@ from evenstep.spaces import NasBench201
 from evenstep.study.nas.protocols import (
     BENCHMARK_LR,
     RESIDUAL_CELL,
+    NetworkShape,
     Pace,
     Rated,
-    Shape,
     Treatment,
     graph_of,
     of_plan,
@@ -26,7 +26,7 @@ from evenstep.study.nas.protocols import (
 
 
 @dataclass(frozen=True)
-class Mup(Rated):
+class MupProtocol(Rated):
     """Train with the width factors of muP, at the benchmark's rate as the paper's authors do.
 
     The package's base network has half the channels: where both have the same, muP is what torch does anyway.
@@ -36,7 +36,7 @@ class Mup(Rated):
     base: str | None = None
     name: str = field(default="mup", init=False)
 
-    def treatment(self, code: str, shape: Shape) -> Treatment:
+    def treatment(self, code: str, shape: NetworkShape) -> Treatment:
         """Return what MuSGD's groups, or the plan by the rule `mup`, say."""
         if is_installed():
             return _of_package(code, shape, self.lr)
@@ -67,7 +67,7 @@ def way() -> str:
         return "MuSGD of the mup package"
 
 
-def _of_package(code: str, shape: Shape, lr: float) -> Treatment:
+def _of_package(code: str, shape: NetworkShape, lr: float) -> Treatment:
     """Read rates and decays off MuSGD's groups.
 
     Its readout divides what it reads by the width's multiple m. A plain readout with weights, rate and decay over m,

@@ -1,4 +1,4 @@
-"""What a sweep over cells and protocols is asked for, and how it runs: base rates first, then every cell."""
+"""What a sweep over cells and protocols is to train, and how it runs: base rates first, then every cell."""
 
 from __future__ import annotations
 
@@ -14,30 +14,45 @@ import torch
 from evenstep.errors import EvenstepError, InputError
 from evenstep.graph.cells import cell_digits, is_live
 from evenstep.search.cuda import Precision
-from evenstep.study.nas.ledger import Entry, Ledger, Run, Setting
-from evenstep.study.nas.muparam import Mup
-from evenstep.study.nas.protocols import Benchmark, ConstantTuned, Paper, Shape, TrainingProtocol, Weighted
-from evenstep.study.nas.sweep import Place, Tuned, data_set_in, sweep, tune
-from evenstep.study.nas.training import Training
-from evenstep.study.progress import Notify, Progress
+from evenstep.study.nas.ledger import LedgerRow, Run, RunLedger, SweepSetting
+from evenstep.study.nas.muparam import MupProtocol
+from evenstep.study.nas.protocols import (
+    BenchmarkProtocol,
+    ConstantTunedProtocol,
+    NetworkShape,
+    PaperProtocol,
+    TrainingProtocol,
+    WeightedProtocol,
+)
+from evenstep.study.nas.sweep import SweepResources, Tuned, data_set_in, sweep, tune
+from evenstep.study.nas.training import SweepTraining
+from evenstep.study.progress import Notify, StudyProgress
 
 PROTOCOLS: Mapping[str, Callable[[float], TrainingProtocol]] = MappingProxyType(
-    {"benchmark": Benchmark, "constant-tuned": ConstantTuned, "paper": Paper, "weighted": Weighted, "mup": Mup}
+    {
+        "benchmark": BenchmarkProtocol,
+        "constant-tuned": ConstantTunedProtocol,
+        "paper": PaperProtocol,
+        "weighted": WeightedProtocol,
+        "mup": MupProtocol,
+    }
 )
 GIVEN = ("benchmark", "mup")  # train at the benchmark's rate unless told otherwise
-SMOKE = Setting(Shape(channels=4, cells=1, side=8), Training(2, batch_size=64, padding=1, flip=False), "digits")
+SMOKE = SweepSetting(
+    NetworkShape(channels=4, cells=1, side=8), SweepTraining(2, batch_size=64, padding=1, flip=False), "digits"
+)
 SMOKE_CODES = ("303101", "333333", "000300", "211101")
 LEDGER, CHECKPOINT = "ledger.jsonl", "checkpoint.pt"
 
 
 @dataclass(frozen=True)
-class Asked:
+class SweepOptions:
     """Say what is to be trained; `rates` gives protocols their rate, the others' are searched on the base cell."""
 
     codes: tuple[str, ...]
     protocols: tuple[str, ...]
-    setting: Setting
-    place: Place
+    setting: SweepSetting
+    resources: SweepResources
     seeds: int = 2
     rates: Mapping[str, float] = field(default_factory=dict)
     tune_epochs: int = 12
@@ -48,17 +63,17 @@ class Asked:
         for name, value in (("seeds", self.seeds), ("tune_epochs", self.tune_epochs), ("tune_seeds", self.tune_seeds)):
             if value < 1:
                 raise InputError(f"{name} is {value}; give a whole number from 1 up")
-        if self.place.together < 1:
-            raise InputError(f"together is {self.place.together}; give a whole number from 1 up")
+        if self.resources.together < 1:
+            raise InputError(f"together is {self.resources.together}; give a whole number from 1 up")
         _known(self.protocols)
         _known(self.rates)
 
 
 @dataclass(frozen=True)
-class Trained:
+class SweepResult:
     """Hold the entries of all runs, the cells that were skipped for want of a live path, and searched rates."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[LedgerRow, ...]
     skipped: tuple[str, ...]
     tuned: tuple[Tuned, ...]
 
@@ -71,49 +86,51 @@ class Trained:
         return {"runs": rows, "skipped": list(self.skipped), "tuned": [one.to_dict() for one in self.tuned]}
 
 
-def run(asked: Asked, notify: Notify = lambda _: None) -> Trained:
+def run(options: SweepOptions, notify: Notify = lambda _: None) -> SweepResult:
     """Search the base rates that are not given, then train every cell with every protocol and seed."""
-    out = asked.out
-    ledger = Ledger(None if out is None else out / LEDGER)
+    out = options.out
+    ledger = RunLedger(None if out is None else out / LEDGER)
     checkpoint = None if out is None else out / CHECKPOINT
-    skipped = tuple(code for code in asked.codes if not is_live(code))
+    skipped = tuple(code for code in options.codes if not is_live(code))
     for code in skipped:
-        notify(Progress(0, 0, f"{code} skipped: no live path leads through it"))
+        notify(StudyProgress(0, 0, f"{code} skipped: no live path leads through it"))
     tuned: list[Tuned] = []
     protocols: list[TrainingProtocol] = []
-    for name in asked.protocols:
-        if name in GIVEN and name not in asked.rates:
-            protocols.append(PROTOCOLS[name](Benchmark().lr))
+    for name in options.protocols:
+        if name in GIVEN and name not in options.rates:
+            protocols.append(PROTOCOLS[name](BenchmarkProtocol().lr))
             continue
-        if name not in asked.rates:
-            shorter = replace(asked.setting.training, epochs=min(asked.tune_epochs, asked.setting.training.epochs))
-            setting = replace(asked.setting, training=shorter)
+        if name not in options.rates:
+            shorter = replace(
+                options.setting.training, epochs=min(options.tune_epochs, options.setting.training.epochs)
+            )
+            setting = replace(options.setting, training=shorter)
             found = tune(
                 PROTOCOLS[name],
                 setting,
-                asked.place,
+                options.resources,
                 ledger,
-                seeds=asked.tune_seeds,
+                seeds=options.tune_seeds,
                 notify=notify,
                 checkpoint=checkpoint,
             )
-            notify(Progress(0, 0, f"{name}: rate {found.lr:.4g} on the base cell {found.base}"))
+            notify(StudyProgress(0, 0, f"{name}: rate {found.lr:.4g} on the base cell {found.base}"))
             tuned.append(found)
-        rate = asked.rates[name] if name in asked.rates else tuned[-1].lr
+        rate = options.rates[name] if name in options.rates else tuned[-1].lr
         protocols.append(PROTOCOLS[name](rate))
     # Every number of a cell side by side: lanes of one cell take one time.
     runs = [
         Run(code, protocol, seed)
-        for code in asked.codes
+        for code in options.codes
         if code not in skipped
-        for seed in range(asked.seeds)
+        for seed in range(options.seeds)
         for protocol in protocols
     ]
-    entries = tuple(sweep(runs, asked.setting, asked.place, ledger, notify=notify, checkpoint=checkpoint))
-    return Trained(entries, skipped, tuple(tuned))
+    entries = tuple(sweep(runs, options.setting, options.resources, ledger, notify=notify, checkpoint=checkpoint))
+    return SweepResult(entries, skipped, tuple(tuned))
 
 
-def asked_for(
+def sweep_options(
     *,
     scale: str = "full",
     data: str | None = None,
@@ -129,7 +146,7 @@ def asked_for(
     precision: str | None = None,
     together: int | None = None,
     engine: str = "local",
-) -> Asked:
+) -> SweepOptions:
     """Return what options in words ask for; `codes` is their text, one cell a line.
 
     A GPU trains in bfloat16 and eight runs side by side unless told otherwise, a CPU in float32 and one by one.
@@ -143,11 +160,11 @@ def asked_for(
         setting = replace(setting, training=replace(setting.training, epochs=epochs))
     if codes is None and scale == "full":
         raise InputError("--codes is missing; give a file with one cell a line, such as evenstep nas sample writes")
-    return Asked(
+    return SweepOptions(
         SMOKE_CODES if codes is None else read_codes(codes),
         read_protocols(protocols),
         setting,
-        _place(data, device, precision, together, engine),
+        _resources(data, device, precision, together, engine),
         seeds,
         read_rates(base_lr),
         tune_epochs if tune_epochs is not None else (1 if scale == "smoke" else 12),
@@ -156,11 +173,13 @@ def asked_for(
     )
 
 
-def _place(data: str | None, device: str | None, precision: str | None, together: int | None, engine: str) -> Place:
-    place = Place(data, device)
-    if place.kind.partition(":")[0] not in ("cpu", "cuda"):
+def _resources(
+    data: str | None, device: str | None, precision: str | None, together: int | None, engine: str
+) -> SweepResources:
+    resources = SweepResources(data, device)
+    if resources.kind.partition(":")[0] not in ("cpu", "cuda"):
         raise InputError(f"--device is '{device}'; give cpu or cuda")
-    on_gpu = place.kind.startswith("cuda")
+    on_gpu = resources.kind.startswith("cuda")
     if on_gpu and not torch.cuda.is_available():
         raise InputError(f"--device is '{device}', which this machine has not; give cpu")
     precision = precision or ("bfloat16" if on_gpu else "float32")
@@ -171,17 +190,17 @@ def _place(data: str | None, device: str | None, precision: str | None, together
     if engine not in ("local", "ray"):
         raise InputError(f"--engine is '{engine}'; choose local or ray")
     together = (8 if on_gpu else 1) if together is None else together
-    return replace(place, precision=precision, together=together, engine=engine)  # type: ignore[arg-type]
+    return replace(resources, precision=precision, together=together, engine=engine)  # type: ignore[arg-type]
 
 
-def setting_for(data: str | None, *, epochs: int, channels: int = 16, cells: int = 5) -> Setting:
+def setting_for(data: str | None, *, epochs: int, channels: int = 16, cells: int = 5) -> SweepSetting:
     """Return the benchmark's setting of the data set in a folder."""
     if data is None:
         raise InputError("--data is missing; give the folder of CIFAR-10, CIFAR-100 or ImageNet16, or --scale smoke")
     found = data_set_in(data)
     # Crops out of a margin of an eighth of the image: 4 pixels of 32, 2 of 16.
-    training = Training(epochs, padding=found.side // 8)
-    return Setting(Shape(channels, cells, found.classes, found.side), training, found.name)
+    training = SweepTraining(epochs, padding=found.side // 8)
+    return SweepSetting(NetworkShape(channels, cells, found.classes, found.side), training, found.name)
 
 
 def text_of(name: str | None) -> str | None:

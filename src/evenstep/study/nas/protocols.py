@@ -36,7 +36,7 @@ BENCHMARK_LR = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class NetworkShape:
     """Say what all networks share beside their cell: channels at first, cells a stage, classes, side of the images."""
 
     channels: int = 16
@@ -55,7 +55,7 @@ class Shape:
 
 
 @lru_cache(maxsize=4096)
-def graph_of(code: str, shape: Shape) -> Graph:
+def graph_of(code: str, shape: NetworkShape) -> Graph:
     """Return the graph of the whole network of a cell, stem and reduction blocks included."""
     model = made(lambda: shape.network(code), 0)
     return trace(model, torch.zeros(2, 3, shape.side, shape.side))
@@ -137,7 +137,7 @@ class TrainingProtocol(Protocol):
     def base(self) -> str | None:
         """The cell that the rate is searched on; None where it is not searched."""
 
-    def treatment(self, code: str, shape: Shape) -> Treatment:
+    def treatment(self, code: str, shape: NetworkShape) -> Treatment:
         """Return the start and the rates of every parameter of a cell's network."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -162,32 +162,32 @@ class Rated:
 
 
 @dataclass(frozen=True)
-class Benchmark(Rated):
+class BenchmarkProtocol(Rated):
     """Train as the benchmark does: one rate for all, torch's own initialisation."""
 
     lr: float = BENCHMARK_LR
     base: str | None = None
     name: str = field(default="benchmark", init=False)
 
-    def treatment(self, code: str, shape: Shape) -> Treatment:
+    def treatment(self, code: str, shape: NetworkShape) -> Treatment:
         """Return one rate for all, and every parameter as its module makes it."""
         return _untouched(code, shape, self.lr, f"one rate, {self.lr:g}, for all")
 
 
 @dataclass(frozen=True)
-class ConstantTuned(Rated):
+class ConstantTunedProtocol(Rated):
     """Train as the benchmark does, but at the rate that is best for the base cell."""
 
     base: str | None = RESIDUAL_CELL
     name: str = field(default="constant-tuned", init=False)
 
-    def treatment(self, code: str, shape: Shape) -> Treatment:
+    def treatment(self, code: str, shape: NetworkShape) -> Treatment:
         """Return one rate for all, and every parameter as its module makes it."""
         return _untouched(code, shape, self.lr, f"the base cell's rate, {self.lr:.4g}, for all")
 
 
 @dataclass(frozen=True)
-class Paper(Rated):
+class PaperProtocol(Rated):
     """Train as the paper's authors do: one rate by the cell's paths, variances by in-degrees.
 
     The rate is that of depth 1 times (sum_p (L_p + 1)^3)^(-1/2) over the paths of the *cell*, L_p the convolutions on
@@ -199,7 +199,7 @@ class Paper(Rated):
     base: str | None = SKIPS_CELL
     name: str = field(default="paper", init=False)
 
-    def treatment(self, code: str, shape: Shape) -> Treatment:
+    def treatment(self, code: str, shape: NetworkShape) -> Treatment:
         """Return one rate for all, and weights by in-degrees."""
         total = sum(count * (depth + 1) ** 3 for depth, count in path_depths(code).items())
         lr = self.lr / math.sqrt(total)
@@ -214,17 +214,17 @@ class Paper(Rated):
 
 
 @dataclass(frozen=True)
-class Weighted(Rated):
+class WeightedProtocol(Rated):
     """Train by this package's plan of the whole network, from the rate of the base cell's network."""
 
     base: str | None = RESIDUAL_CELL
     name: str = field(default="weighted", init=False)
 
-    def treatment(self, code: str, shape: Shape) -> Treatment:
+    def treatment(self, code: str, shape: NetworkShape) -> Treatment:
         """Return what `evenstep.plan` says."""
         return of_plan(self.plan(code, shape))
 
-    def plan(self, code: str, shape: Shape) -> Plan:
+    def plan(self, code: str, shape: NetworkShape) -> Plan:
         """Return the plan of a cell's network, relative to the base cell's."""
         base = graph_of(cell_digits(self.base or RESIDUAL_CELL), shape)
         return plan(graph_of(cell_digits(code), shape), base=self.lr, base_graph=base, optimizer="momentum")
@@ -259,7 +259,7 @@ def path_depths(code: str) -> Counter[int]:
     return depths[3]
 
 
-def _untouched(code: str, shape: Shape, lr: float, note: str) -> Treatment:
+def _untouched(code: str, shape: NetworkShape, lr: float, note: str) -> Treatment:
     with torch.device("meta"):
         names = [name for name, _ in shape.network(code).named_parameters()]
     return Treatment(tuple(Pace(name, lr) for name in names), note)

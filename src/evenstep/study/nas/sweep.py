@@ -19,17 +19,17 @@ from evenstep.data.files import missing
 from evenstep.errors import InputError, SearchError
 from evenstep.search.cuda import Precision
 from evenstep.search.grid import parabola_minimum, rate_at, wanted
-from evenstep.study.nas.captured import Checkpoint, Outcome, train
-from evenstep.study.nas.ledger import Entry, Ledger, Run, Setting, key_of, treatment_of
+from evenstep.study.nas.captured import Checkpoint, TrainingResult, train
+from evenstep.study.nas.ledger import LedgerRow, Run, RunLedger, SweepSetting, key_of, treatment_of
 from evenstep.study.nas.protocols import BENCHMARK_LR, TrainingProtocol
 from evenstep.study.nas.training import Images, Lane
-from evenstep.study.progress import Notify, Progress
+from evenstep.study.progress import Notify, StudyProgress
 
 _LOW, _HIGH = -8, 12  # quarter octaves either side of the benchmark's rate
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SweepResources:
     """Where runs train: the data's folder (None: digits), device, precision, so many side by side, and the engine."""
 
     data: str | None = None
@@ -50,8 +50,8 @@ def data_set_in(folder: str) -> DataSet:
         raise InputError(f"there is no folder '{folder}'; give the one of CIFAR-10, CIFAR-100 or ImageNet16")
     for data_set in DATA_SETS:
         for version in data_set.versions:
-            for place in (Path(folder), Path(folder) / version.folder):
-                if len(missing(version, place)) < len(version.files):
+            for candidate in (Path(folder), Path(folder) / version.folder):
+                if len(missing(version, candidate)) < len(version.files):
                     return data_set
     raise InputError(f"'{folder}' holds no data set of the benchmark; give CIFAR-10, CIFAR-100 or ImageNet16")
 
@@ -66,13 +66,13 @@ def images_at(data: str | None, device: str, padding: int) -> Images:
 
 def sweep(
     runs: Sequence[Run],
-    setting: Setting,
-    place: Place,
-    ledger: Ledger,
+    setting: SweepSetting,
+    resources: SweepResources,
+    ledger: RunLedger,
     *,
     notify: Notify = lambda _: None,
     checkpoint: Path | None = None,
-) -> Iterator[Entry]:
+) -> Iterator[LedgerRow]:
     """Train the runs that are not known, in their order, and yield the entry of each when it is there.
 
     Runs that stand together in the order train side by side: let them be of one cell, which takes one time.
@@ -85,49 +85,51 @@ def sweep(
             continue
         done += 1
         yield entry
-    notify(Progress(done, len(runs), f"{done} known, {len(left)} to train"))
-    groups = [tuple(left[start : start + place.together]) for start in range(0, len(left), place.together)]
-    trained = _over_ray if place.engine == "ray" else _here
-    for group, outcomes in trained(groups, setting, place, checkpoint):
-        for run, outcome in zip(group, outcomes, strict=True):
-            where = {"precision": place.precision, "together": len(group), "engine": place.engine}
-            yield ledger.note(run, setting, outcome, **where)
+    notify(StudyProgress(done, len(runs), f"{done} known, {len(left)} to train"))
+    groups = [tuple(left[start : start + resources.together]) for start in range(0, len(left), resources.together)]
+    trained = _over_ray if resources.engine == "ray" else _here
+    for group, results in trained(groups, setting, resources, checkpoint):
+        for run, result in zip(group, results, strict=True):
+            where = {"precision": resources.precision, "together": len(group), "engine": resources.engine}
+            yield ledger.note(run, setting, result, **where)
             done += 1
-            notify(Progress(done, len(runs), _told(run, outcome)))
+            notify(StudyProgress(done, len(runs), _told(run, result)))
 
 
-def _told(run: Run, outcome: Outcome) -> str:
+def _told(run: Run, result: TrainingResult) -> str:
     what = f"tuning {run.protocol.name} at {run.protocol.lr:.4g}" if run.tuning else run.protocol.name
-    end = "diverged" if outcome.diverged else f"{outcome.accuracy:.2f}%"
-    return f"{run.code} {what}, seed {run.seed}: {end}, {outcome.seconds:.1f} s"
+    end = "diverged" if result.diverged else f"{result.accuracy:.2f}%"
+    return f"{run.code} {what}, seed {run.seed}: {end}, {result.seconds:.1f} s"
 
 
-Group = tuple[Run, ...]
+RunGroup = tuple[Run, ...]
 
 
 def _here(
-    groups: Sequence[Group], setting: Setting, place: Place, checkpoint: Path | None
-) -> Iterator[tuple[Group, list[Outcome]]]:
+    groups: Sequence[RunGroup], setting: SweepSetting, resources: SweepResources, checkpoint: Path | None
+) -> Iterator[tuple[RunGroup, list[TrainingResult]]]:
     """Train groups one after the other; one that memory has no room for is halved."""
     waiting = list(groups)[::-1]
     while waiting:
         group = waiting.pop()
         try:
-            yield group, train_group(group, setting, place, checkpoint)
+            yield group, train_group(group, setting, resources, checkpoint)
         except torch.cuda.OutOfMemoryError:
             if len(group) == 1:
                 raise
             half = len(group) // 2
             waiting += [group[half:], group[:half]]
         finally:
-            if place.kind.startswith("cuda"):  # a recorded step holds its memory until it is collected
+            if resources.kind.startswith("cuda"):  # a recorded step holds its memory until it is collected
                 gc.collect()
                 torch.cuda.empty_cache()
 
 
-def train_group(group: Group, setting: Setting, place: Place, checkpoint: Path | None = None) -> list[Outcome]:
-    """Train a group side by side, and return its outcomes."""
-    images = images_at(place.data, place.kind, setting.training.padding)
+def train_group(
+    group: RunGroup, setting: SweepSetting, resources: SweepResources, checkpoint: Path | None = None
+) -> list[TrainingResult]:
+    """Train a group side by side, and return the result of each run."""
+    images = images_at(resources.data, resources.kind, setting.training.padding)
     lanes = []
     for run in group:
         treatment = treatment_of(run.protocol, run.code, setting.shape)
@@ -137,15 +139,15 @@ def train_group(group: Group, setting: Setting, place: Place, checkpoint: Path |
     if checkpoint is not None:
         keys = " ".join(key_of(run, setting) for run in group)
         saved = Checkpoint(checkpoint, hashlib.sha256(keys.encode()).hexdigest())
-    outcomes = train(lanes, setting.training, precision=place.precision, checkpoint=saved)
+    results = train(lanes, setting.training, precision=resources.precision, checkpoint=saved)
     if saved:
         saved.remove()
-    return outcomes
+    return results
 
 
 def _over_ray(
-    groups: Sequence[Group], setting: Setting, place: Place, checkpoint: Path | None
-) -> Iterator[tuple[Group, list[Outcome]]]:
+    groups: Sequence[RunGroup], setting: SweepSetting, resources: SweepResources, checkpoint: Path | None
+) -> Iterator[tuple[RunGroup, list[TrainingResult]]]:
     """Train every group as a task on a Ray cluster, whose machines all have the data's folder."""
     del checkpoint  # a lost task is begun anew on another machine, which has not this one's files
     try:
@@ -158,9 +160,9 @@ def _over_ray(
     if started:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
-        needs: dict[str, Any] = {"num_gpus": 1} if place.kind.startswith("cuda") else {"num_cpus": 1}
+        needs: dict[str, Any] = {"num_gpus": 1} if resources.kind.startswith("cuda") else {"num_cpus": 1}
         work = ray.remote(max_retries=5, **needs)(train_group)
-        waiting = {work.remote(group, setting, place): group for group in groups}
+        waiting = {work.remote(group, setting, resources): group for group in groups}
         while waiting:
             done, _ = ray.wait(list(waiting))
             for reference in done:
@@ -187,9 +189,9 @@ class Tuned:
 
 def tune(
     make: Callable[[float], TrainingProtocol],
-    setting: Setting,
-    place: Place,
-    ledger: Ledger,
+    setting: SweepSetting,
+    resources: SweepResources,
+    ledger: RunLedger,
     *,
     seeds: int = 1,
     notify: Notify = lambda _: None,
@@ -211,7 +213,7 @@ def tune(
             for seed in range(seeds)
         ]
         losses: dict[float, list[float]] = {}
-        for entry in sweep(runs, setting, place, ledger, notify=notify, checkpoint=checkpoint):
+        for entry in sweep(runs, setting, resources, ledger, notify=notify, checkpoint=checkpoint):
             losses.setdefault(entry.protocol["lr"], []).append(entry.outcome.train_losses[-1])
         for position in positions:
             own = losses[rate_at(BENCHMARK_LR, position)]

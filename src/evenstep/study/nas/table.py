@@ -11,12 +11,11 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import GraphError, InputError
 from evenstep.graph.cells import cell_digits, parameter_count
+from evenstep.study.statistics import Array
 
-Array = npt.NDArray[np.float64]
 CLASSES: Mapping[str, int] = MappingProxyType({"cifar10": 10, "cifar100": 100, "imagenet16_120": 120})
 DATASETS = tuple(CLASSES)
 # What the benchmark calls a data set, and the images it is measured on. Validation on CIFAR-10 is another training

@@ -26,7 +26,7 @@ _EVALUATION_BATCH = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class SweepTraining:
     """Say how a network is trained, whatever its rates: SGD with Nesterov's momentum, and a cosine down to 0.
 
     The rate changes from epoch to epoch, as in the benchmark's code, and weight decay spares nothing.
@@ -48,7 +48,7 @@ class Training:
     def factor(self, epoch: int) -> float:
         """Return the schedule's factor of all rates in an epoch, the first being 0.
 
-        >>> [round(Training(epochs=4).factor(epoch), 3) for epoch in range(4)]
+        >>> [round(SweepTraining(epochs=4).factor(epoch), 3) for epoch in range(4)]
         [1.0, 0.854, 0.5, 0.146]
         """
         return 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
@@ -100,12 +100,12 @@ class Draws:
         return numbers, Moves(rows, columns, flips, padding)
 
 
-def steps_of(count: int, training: Training) -> int:
+def steps_of(count: int, training: SweepTraining) -> int:
     """Return the steps of an epoch; the incomplete last batch is left out."""
     return max(count // training.batch_size, 1)
 
 
-def draws(count: int, training: Training, *, seed: int, epoch: int) -> Draws:
+def draws(count: int, training: SweepTraining, *, seed: int, epoch: int) -> Draws:
     """Draw an epoch of a run, the same on every device and whatever was trained before."""
     generator = torch.Generator().manual_seed(100_003 * (seed + 1) + epoch)
     steps, size = steps_of(count, training), min(training.batch_size, count)
@@ -114,7 +114,7 @@ def draws(count: int, training: Training, *, seed: int, epoch: int) -> Draws:
     return Draws(*(tensor.reshape(steps, size) for tensor in (used, moves.rows, moves.columns, moves.flips)))
 
 
-class _Group:
+class _ParameterGroup:
     """Parameters of one rate and one decay, with their momentum."""
 
     def __init__(self, parameters: Sequence[Tensor], lr: float, decay: float, momentum: float) -> None:
@@ -136,7 +136,9 @@ class _Group:
 class Lane:
     """One run under way: its network, its optimiser, and an epoch's draws."""
 
-    def __init__(self, model: nn.Module, treatment: Treatment, seed: int, images: Images, training: Training) -> None:
+    def __init__(
+        self, model: nn.Module, treatment: Treatment, seed: int, images: Images, training: SweepTraining
+    ) -> None:
         device = images.whole.device
         model = model.to(device)
         if device.type == "cuda":
@@ -145,7 +147,7 @@ class Lane:
         self.fused = fused_for(model, device)
         found = treatment.param_groups(model, weight_decay=training.weight_decay)
         self.leaves = [p for group in found for p in group["params"]]
-        self.groups = [_Group(g["params"], g["lr"], g["weight_decay"], training.momentum) for g in found]
+        self.groups = [_ParameterGroup(g["params"], g["lr"], g["weight_decay"], training.momentum) for g in found]
         first = self.draw(0)
         self.draws = Draws(*(torch.empty_like(tensor, device=device) for tensor in first.tensors))
         self.lay_(first)
@@ -195,7 +197,7 @@ class Lane:
         return 100 * float(right) / len(labels), float(total) / len(labels)
 
 
-class Squad:
+class LaneGroup:
     """Lanes that step together; on a GPU over several streams."""
 
     def __init__(self, lanes: Sequence[Lane], precision: Precision) -> None:

@@ -26,10 +26,10 @@ from evenstep.search.engines.batching import Batching
 from evenstep.search.job import Data, Job, Trial
 from evenstep.search.replicas import TrialResult
 from evenstep.study import statistics
-from evenstep.study.progress import Notify, Progress
+from evenstep.study.progress import Notify, StudyProgress
 from evenstep.study.record import finite
-from evenstep.study.transfer.families import Architecture, Family, Setting
-from evenstep.study.transfer.ledger import Ledger, Origin
+from evenstep.study.transfer.families import Architecture, Family, FamilySetting
+from evenstep.study.transfer.ledger import MeasurementLedger, Origin
 from evenstep.study.transfer.measure import (
     DIVERGED,
     METHODS,
@@ -37,7 +37,7 @@ from evenstep.study.transfer.measure import (
     Choice,
     Known,
     Measured,
-    Training,
+    TransferTraining,
     loss_between,
     measure,
     predictions,
@@ -48,7 +48,7 @@ LOADERS: Mapping[str, Callable[..., Split]] = {"cifar10": cifar10, "imagenet": i
 
 
 @dataclass(frozen=True)
-class Place:
+class BenchmarkResources:
     """Where and on what a benchmark runs: the data's folder (None: digits), device, precision, processes, ledger.
 
     `source` names the data set in the folder, `cifar10` or `imagenet`.
@@ -81,11 +81,11 @@ class Task:
     """One architecture to measure; a base is measured without picks."""
 
     family: str
-    setting: Setting
+    setting: FamilySetting
     architecture: Architecture
     picked: dict[str, float]
     known: Known
-    training: Training
+    training: TransferTraining
     rivals: tuple[str, ...] = ()
 
 
@@ -199,31 +199,36 @@ class FamilyResult:
 
 
 def run(
-    families: Sequence[Family], place: Place, training: Training, notify: Notify = lambda _: None
+    families: Sequence[Family],
+    resources: BenchmarkResources,
+    training: TransferTraining,
+    notify: Notify = lambda _: None,
 ) -> Iterator[FamilyResult]:
     """Measure families and yield each when its last architecture is done; one whose base has no truth is left out."""
-    ledger = Ledger(place.ledger, place.data_set, place.precision)
+    ledger = MeasurementLedger(resources.ledger, resources.data_set, resources.precision)
     bases = {}
     for family in families:
         known = ledger.known(family.setting, family.base, training.of_bases)
         bases[family.setting] = Task(family.name, family.setting, family.base, {}, known, training.of_bases)
-    found: dict[Setting, Measured] = {}
+    found: dict[FamilySetting, Measured] = {}
     finished, total = 0, len(bases) + sum(len(family.architectures) for family in families)
-    notify(Progress(0, total, "searching the bases"))
-    with _Workers(place) as workers:
+    notify(StudyProgress(0, total, "searching the bases"))
+    with _Workers(resources) as workers:
         for task, measured in workers.measured(bases.values()):
             found[task.setting] = measured
             ledger.note(task.setting, measured, task.training)
             finished += 1
             rate = f"learning rate {measured.true_lr:.4g}" if measured.true_lr else measured.status
-            notify(Progress(finished, total, f"base of {task.family}: {rate}"))
+            notify(StudyProgress(finished, total, f"base of {task.family}: {rate}"))
         tasks: list[Task] = []
         done: dict[str, dict[Architecture, Measured]] = {}
         for family in families:
             base = found[family.setting]
             if base.true_lr is None:
                 total -= len(family.architectures)
-                notify(Progress(finished, total, f"{family.name} left out: the search of its base says {base.status}"))
+                notify(
+                    StudyProgress(finished, total, f"{family.name} left out: the search of its base says {base.status}")
+                )
                 continue
             done[family.name] = {}
             for architecture in family.architectures:
@@ -236,7 +241,7 @@ def run(
             ledger.note(task.setting, measured, task.training)
             own[task.architecture] = measured
             finished += 1
-            notify(Progress(finished, total, f"{family.name}: {task.architecture.name}"))
+            notify(StudyProgress(finished, total, f"{family.name}: {task.architecture.name}"))
             if len(own) == len(family.architectures):
                 ordered = tuple(own[architecture] for architecture in family.architectures)
                 origins = ledger.origin(family.setting, family.base, training.of_bases).union(
@@ -248,19 +253,19 @@ def run(
 class _Workers:
     """Measure tasks in processes, or in this one where one is enough."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, resources: BenchmarkResources) -> None:
+        self.resources = resources
         self.pool: ProcessPoolExecutor | None = None
         self.others = set(multiprocessing.active_children())
 
     def __enter__(self) -> _Workers:
-        if self.place.workers > 1:
+        if self.resources.workers > 1:
             context = multiprocessing.get_context("spawn")
             self.pool = ProcessPoolExecutor(
-                self.place.workers, mp_context=context, initializer=_settle, initargs=(self.place,)
+                self.resources.workers, mp_context=context, initializer=_settle, initargs=(self.resources,)
             )
         else:
-            _settle(self.place)
+            _settle(self.resources)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -328,12 +333,12 @@ class _OneBatching:
 _here: dict[str, Any] = {}
 
 
-def _settle(place: Place) -> None:
+def _settle(resources: BenchmarkResources) -> None:
     """Prepare a process: one thread where several share the machine, data loaded when first needed."""
-    if place.workers > 1:
+    if resources.workers > 1:
         torch.set_num_threads(1)
         threading.Thread(target=_end_with_parent, daemon=True).start()
-    _here.update(place=place, data={})
+    _here.update(resources=resources, data={})
 
 
 def _end_with_parent() -> None:
@@ -344,11 +349,11 @@ def _end_with_parent() -> None:
 
 
 def _measured(task: Task) -> Measured:
-    place: Place = _here["place"]
+    resources: BenchmarkResources = _here["resources"]
     image = task.setting.image
     if image not in _here["data"]:
-        _here["data"][image] = place.load(image)
-    engine = _OneBatching(LocalEngine(device=place.device, workers=1, precision=place.precision))
+        _here["data"][image] = resources.load(image)
+    engine = _OneBatching(LocalEngine(device=resources.device, workers=1, precision=resources.precision))
     bench = Bench(_here["data"][image], engine, task.training)
     try:
         return measure(bench, task.setting, task.architecture, task.picked, task.known, task.rivals)
@@ -358,4 +363,4 @@ def _measured(task: Task) -> Measured:
             torch.cuda.empty_cache()
 
 
-__all__ = ["METHODS", "FamilyResult", "Place", "run"]
+__all__ = ["METHODS", "BenchmarkResources", "FamilyResult", "run"]

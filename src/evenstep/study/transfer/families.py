@@ -17,17 +17,17 @@ from evenstep.rules import Init, Optimizer
 from evenstep.spaces import DagCNN, DagMLP, NasBench201
 from evenstep.study import codes
 
-Kind = Literal["mlp", "cnn", "nasbench201"]
+NetworkKind = Literal["mlp", "cnn", "nasbench201"]
 
 
 @dataclass(frozen=True)
-class Setting:
+class FamilySetting:
     """Say what all networks of a family share, beside their topology.
 
     `rates`: each layer's own, by its width, or one for all layers.
     """
 
-    kind: Kind = "mlp"
+    kind: NetworkKind = "mlp"
     order: Literal["pre", "post"] = "pre"
     init: Init = "degree"
     norm: Literal["none", "batch", "layer"] = "none"
@@ -67,7 +67,7 @@ class Family:
 
     name: str
     title: str
-    setting: Setting
+    setting: FamilySetting
     architectures: tuple[Architecture, ...]
     calibrates: bool = False
     rivals: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Family:
         return Architecture("base", "2")
 
 
-def maker(setting: Setting, architecture: Architecture) -> Callable[[], nn.Module]:
+def maker(setting: FamilySetting, architecture: Architecture) -> Callable[[], nn.Module]:
     """Return the function that makes a network; it can be sent to another process."""
     width = architecture.width or setting.width
     shared = {
@@ -96,7 +96,7 @@ def maker(setting: Setting, architecture: Architecture) -> Callable[[], nn.Modul
     return partial(DagCNN, architecture.code, width=width, **side, **shared)  # type: ignore[arg-type]
 
 
-def graph_of(setting: Setting, architecture: Architecture) -> Graph:
+def graph_of(setting: FamilySetting, architecture: Architecture) -> Graph:
     """Return a network's graph: from its code where there is one, else by reading the module."""
     width = architecture.width or setting.width
     channels, height, breadth = setting.image
@@ -226,7 +226,7 @@ RIVALS: dict[str, tuple[str, ...]] = {
 
 def families() -> tuple[Family, ...]:
     """Return every family of the benchmark, those to calibrate on last."""
-    plain, cnn = Setting(), Setting(kind="cnn", width=64, image=(3, 16, 16))
+    plain, cnn = FamilySetting(), FamilySetting(kind="cnn", width=64, image=(3, 16, 16))
     momentum = replace(plain, optimizer="momentum")
     batch, layer = replace(momentum, norm="batch"), replace(momentum, norm="layer")
     post = replace(plain, order="post")
@@ -234,7 +234,7 @@ def families() -> tuple[Family, ...]:
     five = random_dags(30, (5,), seed=0)
     found: list[Family] = []
 
-    def add(name: str, title: str, setting: Setting, networks: tuple[Architecture, ...]) -> None:
+    def add(name: str, title: str, setting: FamilySetting, networks: tuple[Architecture, ...]) -> None:
         """Add a family under the paper's initialisation and its twin under ours."""
         found.append(Family(name, title, setting, networks))
         ours = replace(setting, init="conserve")

@@ -11,12 +11,12 @@ from typing import Any
 
 from evenstep.search.provenance import provenance
 from evenstep.study import jsonl
-from evenstep.study.transfer.families import Architecture, Setting
+from evenstep.study.transfer.families import Architecture, FamilySetting
 from evenstep.study.transfer.measure import (
     Curve,
     Known,
     Measured,
-    Training,
+    TransferTraining,
     attempts_from_dict,
     attempts_to_dict,
     curve_from_list,
@@ -47,7 +47,7 @@ class Origin:
         return cls(*(value or "" for value in known))
 
 
-class Ledger:
+class MeasurementLedger:
     """Hold the losses over learning rates of measured architectures, in a file of JSON lines, or in memory only.
 
     Later lines of an architecture add to earlier ones: rates, and seeds at a rate. A last line that was cut off is
@@ -61,16 +61,16 @@ class Ledger:
         if path is not None and path.exists():
             self._read(path)
 
-    def known(self, setting: Setting, architecture: Architecture, training: Training) -> Known:
+    def known(self, setting: FamilySetting, architecture: Architecture, training: TransferTraining) -> Known:
         """Return what is known of an architecture, trained in one way, with so many seeds or fewer."""
         known = self.entries.get(self.key(setting, architecture, training), Known())
         return Known({lr: losses[: training.seeds] for lr, losses in known.curve.items()}, dict(known.attempts))
 
-    def origin(self, setting: Setting, architecture: Architecture, training: Training) -> set[Origin]:
+    def origin(self, setting: FamilySetting, architecture: Architecture, training: TransferTraining) -> set[Origin]:
         """Return where an architecture was measured."""
         return self.origins.get(self.key(setting, architecture, training), set())
 
-    def note(self, setting: Setting, measured: Measured, training: Training) -> None:
+    def note(self, setting: FamilySetting, measured: Measured, training: TransferTraining) -> None:
         """Add what a measurement has that was not known."""
         key = self.key(setting, measured.architecture, training)
         before = self.entries.setdefault(key, Known())
@@ -94,7 +94,7 @@ class Ledger:
         }
         jsonl.append(self.path, line)
 
-    def key(self, setting: Setting, architecture: Architecture, training: Training) -> str:
+    def key(self, setting: FamilySetting, architecture: Architecture, training: TransferTraining) -> str:
         """Return what a measurement is found by: all that its losses follow from, the plan's numbers among them."""
         known = [_network(setting, architecture), self.data, _way(training)]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:24]
@@ -113,7 +113,7 @@ def _parsed(entry: Any) -> tuple[str, Curve, dict[str, Attempt], Origin]:
     return entry["key"], curve, attempts, Origin.of(entry["provenance"])
 
 
-def _way(training: Training) -> dict[str, Any]:
+def _way(training: TransferTraining) -> dict[str, Any]:
     """Return what a training is, however many seeds get it: the losses of one do not depend on the others."""
     way = asdict(training)
     del way["seeds"], way["base_seeds"]
@@ -121,11 +121,11 @@ def _way(training: Training) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=4096)
-def _network(setting: Setting, architecture: Architecture) -> list[Any]:
+def _network(setting: FamilySetting, architecture: Architecture) -> list[Any]:
     """Return what a network starts and trains as; two names of one network are one network."""
     named: dict[str, Any] = asdict(architecture)
     del named["name"]
-    usual = asdict(Setting())
+    usual = asdict(FamilySetting())
     added = ("classes", "rates")  # since the first lines were written: those have them as they are usually
     shared = {name: value for name, value in asdict(setting).items() if name not in added or value != usual[name]}
     plan = layered(setting, architecture)

@@ -17,7 +17,7 @@ from evenstep.search.recipe import Recipe, Schedule, constant_schedule
 from evenstep.search.replicas import step_count
 from evenstep.study.record import finite
 from evenstep.study.transfer import rivals
-from evenstep.study.transfer.families import Architecture, Setting, graph_of, maker
+from evenstep.study.transfer.families import Architecture, FamilySetting, graph_of, maker
 from evenstep.study.transfer.rivals import Attempt
 
 # What can be asked for a rate without a look at the target's losses.
@@ -42,7 +42,7 @@ class Cosine:
 
 
 @dataclass(frozen=True)
-class Training:
+class TransferTraining:
     """Say how networks are trained and searched; a base, on which all else rests, with more seeds."""
 
     batch_size: int = 256
@@ -52,7 +52,7 @@ class Training:
     base_seeds: int = 12
 
     @property
-    def of_bases(self) -> Training:
+    def of_bases(self) -> TransferTraining:
         """The same for bases."""
         return replace(self, seeds=self.base_seeds)
 
@@ -151,10 +151,10 @@ class Bench:
 
     data: Data
     engine: Engine
-    training: Training
+    training: TransferTraining
 
     def losses(
-        self, setting: Setting, architecture: Architecture, rates: Iterable[float], seeds: int, known: Curve
+        self, setting: FamilySetting, architecture: Architecture, rates: Iterable[float], seeds: int, known: Curve
     ) -> Curve:
         """Return the losses of so many seeds at given rates, which the plan's factors of single layers multiply.
 
@@ -169,11 +169,11 @@ class Bench:
                 found[trial.lr].append(losses[trial])
         return {rate: tuple(losses) for rate, losses in found.items()}
 
-    def steps(self, setting: Setting, trials: int) -> int:
+    def steps(self, setting: FamilySetting, trials: int) -> int:
         """Return how many steps the training of so many trials takes."""
         return trials * step_count(len(self.data[0]), self._recipe(setting))
 
-    def attempt(self, rival: str, setting: Setting, architecture: Architecture) -> Attempt:
+    def attempt(self, rival: str, setting: FamilySetting, architecture: Architecture) -> Attempt:
         """Return what a rival makes of an architecture."""
         seeds = min(self.training.seeds, FEW_SEEDS)
         job = self._job(setting, architecture, seeds)
@@ -182,10 +182,10 @@ class Bench:
         rate = rivals.range_test(job, self.data)
         return Attempt(rate, self.losses(setting, architecture, [rate], seeds, {})[rate], rivals.TEST_STEPS)
 
-    def _job(self, setting: Setting, architecture: Architecture, seeds: int) -> Job:
+    def _job(self, setting: FamilySetting, architecture: Architecture, seeds: int) -> Job:
         return Job.of(maker(setting, architecture), layered(setting, architecture), self._recipe(setting), range(seeds))
 
-    def _recipe(self, setting: Setting) -> Recipe:
+    def _recipe(self, setting: FamilySetting) -> Recipe:
         return Recipe(
             optimizer=setting.optimizer,
             batch_size=self.training.batch_size,
@@ -194,7 +194,7 @@ class Bench:
         )
 
 
-def layered(setting: Setting, architecture: Architecture) -> Plan:
+def layered(setting: FamilySetting, architecture: Architecture) -> Plan:
     """Return the plan that initialises a network as its setting says; rates differ by layer width, or not at all."""
     graph, base = graph_of(setting, architecture), graph_of(setting, Architecture("base", "2"))
     rule = "mup" if setting.rates == "layers" else "constant"
@@ -202,7 +202,7 @@ def layered(setting: Setting, architecture: Architecture) -> Plan:
 
 
 def predictions(
-    setting: Setting,
+    setting: FamilySetting,
     architecture: Architecture,
     base: Architecture,
     rate: float,
@@ -216,7 +216,7 @@ def predictions(
 
 def measure(
     bench: Bench,
-    setting: Setting,
+    setting: FamilySetting,
     architecture: Architecture,
     picked: Mapping[str, float],
     known: Known | None = None,

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from evenstep.errors import InputError
-from evenstep.study.transfer.families import Architecture, Family, Kind, families
-from evenstep.study.transfer.measure import Training
+from evenstep.study.transfer.families import Architecture, Family, NetworkKind, families
+from evenstep.study.transfer.measure import TransferTraining
 
 
 @dataclass(frozen=True)
-class Scale:
+class TransferScale:
     """Say what a benchmark's size changes in every family.
 
     `widths` holds the width of each kind of network and `over_width` the ones that width is varied over, `images` the
@@ -22,49 +22,51 @@ class Scale:
 
     name: str
     title: str
-    training: Training
+    training: TransferTraining
     data: str = "digits"
-    widths: Mapping[Kind, int] = field(default_factory=dict)
-    images: Mapping[Kind, tuple[int, int, int]] = field(default_factory=dict)
+    widths: Mapping[NetworkKind, int] = field(default_factory=dict)
+    images: Mapping[NetworkKind, tuple[int, int, int]] = field(default_factory=dict)
     over_width: tuple[int, ...] = ()
     most: int | None = None
     chosen: tuple[str, ...] = ()
 
 
 # Cells of NAS-Bench-201 read three channels, so grey images are repeated.
-DIGITS: Mapping[Kind, tuple[int, int, int]] = {"mlp": (1, 8, 8), "cnn": (1, 8, 8), "nasbench201": (3, 8, 8)}
+DIGITS: Mapping[NetworkKind, tuple[int, int, int]] = {"mlp": (1, 8, 8), "cnn": (1, 8, 8), "nasbench201": (3, 8, 8)}
 
-SMOKE = Scale(
+SMOKE = TransferScale(
     "smoke",
     "a few small networks on digits, a minute",
-    Training(batch_size=32, seeds=2, base_seeds=4),
+    TransferTraining(batch_size=32, seeds=2, base_seeds=4),
     widths={"mlp": 32, "cnn": 8, "nasbench201": 8},
     images=DIGITS,
     over_width=(16, 32, 64),
     most=3,
     chosen=("mlp-pre-conserve", "mlp-momentum-conserve", "mlp-adam", "mlp-batch", "cnn", "width-sgd"),
 )
-CPU = Scale(
+CPU = TransferScale(
     "cpu",
     "all families on digits, up to ten networks each",
-    Training(batch_size=32, seeds=3, base_seeds=6),
+    TransferTraining(batch_size=32, seeds=3, base_seeds=6),
     widths={"mlp": 64, "cnn": 16, "nasbench201": 8},
     images=DIGITS,
     over_width=(16, 32, 64, 128, 256),
     most=10,
 )
-FULL = Scale("full", "all families on CIFAR-10, for a GPU", Training(), data="cifar10")
-SCALES: Mapping[str, Scale] = {scale.name: scale for scale in (SMOKE, CPU, FULL)}
+FULL = TransferScale("full", "all families on CIFAR-10, for a GPU", TransferTraining(), data="cifar10")
+SCALES: Mapping[str, TransferScale] = {scale.name: scale for scale in (SMOKE, CPU, FULL)}
 
 
-def scale_named(name: str) -> Scale:
+def scale_named(name: str) -> TransferScale:
     """Return a scale by its name."""
     if name not in SCALES:
         raise InputError(f"scale is '{name}'; choose one of {', '.join(SCALES)}")
     return SCALES[name]
 
 
-def families_at(scale: Scale, names: tuple[str, ...] = (), networks: tuple[str, ...] = ()) -> tuple[Family, ...]:
+def families_at(
+    scale: TransferScale, names: tuple[str, ...] = (), networks: tuple[str, ...] = ()
+) -> tuple[Family, ...]:
     """Return the named families at a scale, or those it is usually run with, in the benchmark's order.
 
     `networks` are patterns, such as `chain ?`, of which a network's name has to match one; families without any such
@@ -95,7 +97,7 @@ def _only(families: tuple[Family, ...], patterns: tuple[str, ...]) -> tuple[Fami
     return tuple(family for family in kept if family.architectures)
 
 
-def scaled(family: Family, scale: Scale) -> Family:
+def scaled(family: Family, scale: TransferScale) -> Family:
     """Return a family as a scale has it: images and width replaced, architectures limited.
 
     Architectures are dropped evenly and the first one stays. Where width is what varies, the scale's widths take the
