@@ -68,7 +68,7 @@ def ours(group: LaneGroup, precision: Precision) -> tuple[Callable[[int], None],
         with cuda_settings(precision, group.device, timed=True):
             for done in range(count):
                 if done % group.steps == 0:
-                    group.at.zero_()
+                    group.step_index.zero_()
                 step_()
 
     return steps, spent

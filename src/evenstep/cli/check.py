@@ -70,9 +70,9 @@ def check(
     call = _caller(target, what)
     networks = {}
     for value in values:
-        one = call(value)
+        make = call(value)
         planned = plan(
-            made(one, 0),
+            made(make, 0),
             tensors[0][: min(2, len(tensors[0]))],
             base=rate,
             rule=rule,
@@ -80,9 +80,9 @@ def check(
             optimizer=optimizer,  # type: ignore[arg-type]
             on_unknown=on_unknown,  # type: ignore[arg-type]
         )
-        networks[value] = (one, planned)
+        networks[value] = (make, planned)
     with Console(stderr=True, quiet=quiet).status("checking") as status:
-        found = check_networks(
+        result = check_networks(
             networks,
             tensors,
             steps=steps,
@@ -96,12 +96,12 @@ def check(
         from evenstep.report.check import draw_check
 
         with drawing(picture):
-            draw_check(found, what, picture)
+            draw_check(result, what, picture)
     if as_json:
-        print(json.dumps({"over": what, "rule": rule, "init": init, **found.to_dict()}))
+        print(json.dumps({"over": what, "rule": rule, "init": init, **result.to_dict()}))
     else:
-        _print(found, what)
-    if not found.ok:
+        _print(result, what)
+    if not result.ok:
         raise typer.Exit(1)
 
 
@@ -138,19 +138,19 @@ def _caller(target: str, what: str) -> Callable[[Any], Callable[[], Any]]:
     return lambda value: partial(make, value)
 
 
-def _print(found: Check, what: str) -> None:
-    labels = [str(network.label) for network in found.networks]
-    trends = (*found.trends, *found.shown)
+def _print(result: Check, what: str) -> None:
+    labels = [str(network.label) for network in result.networks]
+    trends = (*result.trends, *result.shown)
     rows = [
         [f"{value:.3g} ({after:.3g})" for value, after in zip(trend.values, trend.later, strict=True)]
         for trend in trends
     ]
     wide = max(len(trend.signal) for trend in trends)
     column = 3 + max(len(cell) for row in (labels, *rows) for cell in row)
-    print(f"change by the first step over {what}, to first order; in brackets: after {found.steps} real steps")
-    head = "octaves" if found.named else "slope"
+    print(f"change by the first step over {what}, to first order; in brackets: after {result.steps} real steps")
+    head = "octaves" if result.named else "slope"
     print(" " * wide + "".join(f"{label:>{column}}" for label in labels) + f"{head:>10}")
     for trend, row in zip(trends, rows, strict=True):
-        mark = "  (not judged)" if trend in found.shown else "" if abs(trend.slope) <= found.tolerance else "  <-"
+        mark = "  (not judged)" if trend in result.shown else "" if abs(trend.slope) <= result.tolerance else "  <-"
         print(f"{trend.signal:<{wide}}" + "".join(f"{cell:>{column}}" for cell in row) + f"{trend.slope:>+10.2f}{mark}")
-    print(found)
+    print(result)

@@ -83,8 +83,8 @@ def list_figures(
         return
     wide = max(len(figure.name) for figure in FIGURES)
     for figure in FIGURES:
-        one = _listed(figure, records.get(figure.name))
-        r = one["r"]
+        listed = _listed(figure, records.get(figure.name))
+        r = listed["r"]
         ours = f"ours {_r(r['weighted'])}, its rule {_r(r['paths'])}" if r else "not run here"
         print(f"{figure.name:<{wide}}  paper {figure.paper_r:.3f}  {ours:<32}  {figure.title}")
 
@@ -100,13 +100,13 @@ def _listed(figure: PaperFigure, record: dict[str, Any] | None) -> dict[str, Any
 
 
 def _all_recorded(results: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    return {name: found for name in names if (found := _recorded(results / name / "record.json"))}
+    return {name: record for name in names if (record := _recorded(results / name / "record.json"))}
 
 
 def _recorded(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text())
-        return found if found["config"]["scale"] == "paper" else None
+        record = json.loads(path.read_text())
+        return record if record["config"]["scale"] == "paper" else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -121,14 +121,14 @@ def _measured(
 
     with bar(quiet=quiet) as show:
         try:
-            found = list(run([family], resources, training, show))
+            results = list(run([family], resources, training, show))
         except KeyboardInterrupt:
             if resources.ledger is not None:
                 print("interrupted; the same command goes on from what is measured", file=sys.stderr)
             raise
-    if not found:
+    if not results:
         raise InputError(f"the search of the base of '{figure.name}' has no answer; take another scale or more --seeds")
-    return FigureResult(figure, found[0])
+    return FigureResult(figure, results[0])
 
 
 def _record(

@@ -104,17 +104,17 @@ def train(
             if out is not None:
                 print("interrupted; the same command goes on from what is trained", file=sys.stderr)
             raise
-    found = result.to_dict()
+    values = result.to_dict()
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(values))
         return
-    for one in found["tuned"]:
-        print(f"{one['protocol']}: rate {one['lr']:.4g} on the base cell {one['base']}")
+    for tuned in values["tuned"]:
+        print(f"{tuned['protocol']}: rate {tuned['lr']:.4g} on the base cell {tuned['base']}")
     for name in options.protocols:
-        own = [row["accuracy"] for row in found["runs"] if row["protocol"] == name]
-        if own:
-            print(f"{name}: mean accuracy {sum(own) / len(own):.2f}% of {len(own)} runs")
-    for code in found["skipped"]:
+        accuracies = [row["accuracy"] for row in values["runs"] if row["protocol"] == name]
+        if accuracies:
+            print(f"{name}: mean accuracy {sum(accuracies) / len(accuracies):.2f}% of {len(accuracies)} runs")
+    for code in values["skipped"]:
         print(f"{code}: skipped, no live path leads through it")
 
 
@@ -139,10 +139,13 @@ def compare(
         update_page(path, MARKS, None)
     if not folder.exists():
         raise InputError(f"there is no folder '{folder}'; give the one that evenstep nas train wrote to")
-    found = compared(entries_in(folder), None if table is None else NasBench201Table.load(table))
-    results = {"comparisons": [one.to_dict() for one in found]}
-    record = as_record(config={"protocols": sorted({name for one in found for name in one.results})}, results=results)
-    _write(record, found, out or (folder if folder.is_dir() else folder.parent))
+    comparisons = compared(entries_in(folder), None if table is None else NasBench201Table.load(table))
+    results = {"comparisons": [comparison.to_dict() for comparison in comparisons]}
+    record = as_record(
+        config={"protocols": sorted({name for comparison in comparisons for name in comparison.results})},
+        results=results,
+    )
+    _write(record, comparisons, out or (folder if folder.is_dir() else folder.parent))
     for path in page or ():
         update_page(path, MARKS, record)
     print(json.dumps(results) if as_json else markdown(record))
@@ -155,7 +158,9 @@ def _write(record: dict[str, Any], comparisons: Sequence[Comparison], out: Path)
     make_folder(out)
     try:
         write(out / "record.json", record)
-        for one in comparisons:
-            draw_comparison(one, out, stem=f"{one.setting['data']}-{one.setting['training']['epochs']}")
+        for comparison in comparisons:
+            draw_comparison(
+                comparison, out, stem=f"{comparison.setting['data']}-{comparison.setting['training']['epochs']}"
+            )
     except OSError as error:
         raise InputError(f"the results cannot be written to '{out}' ({error}); give another --out") from None

@@ -85,8 +85,8 @@ def plan(
     given = _given(context)
     if target is not None and given:
         raise InputError(f"{given[0]} is for networks given by --code; with the target '{target}' leave it out")
-    found = None if base is None else load_base(base)
-    options: dict[str, Any] = {"rule": rule, "init": init, "optimizer": optimizer, "base": found}
+    loaded = None if base is None else load_base(base)
+    options: dict[str, Any] = {"rule": rule, "init": init, "optimizer": optimizer, "base": loaded}
     if target is not None:
         from evenstep.module import plan as plan_module
 
@@ -110,12 +110,12 @@ def plan(
         base_kernel_size=base_kernel_size,
     )
     assert code is not None
-    if found is not None and not isinstance(found, float):
-        if own := [name for name in given if name.startswith("--base-")]:
+    if loaded is not None and not isinstance(loaded, float):
+        if describing := [name for name in given if name.startswith("--base-")]:
             raise InputError(
-                f"{own[0]} describes a base, and the search in '{base}' has its own; leave out one of them"
+                f"{describing[0]} describes a base, and the search in '{base}' has its own; leave out one of them"
             )
-        searched = found.graph
+        searched = loaded.graph
         chosen = _Space(chosen.target, lambda: searched)
     if code == "-":
         if out is not None:
@@ -200,10 +200,10 @@ def _space(
         )
     if space == "cnn":
         shared |= {"channels": _or(inputs, 3), "image_size": image_size}
-        own, theirs = _or(width, BASE_WIDTH["cnn"]), _or(base_width, BASE_WIDTH["cnn"])
+        target_width, searched_width = _or(width, BASE_WIDTH["cnn"]), _or(base_width, BASE_WIDTH["cnn"])
         return _Space(
-            lambda code: dag_cnn_graph(code, width=own, kernel_size=kernel_size, **shared),
-            lambda: dag_cnn_graph(_or(base_code, "2"), width=theirs, kernel_size=base_kernel_size, **shared),
+            lambda code: dag_cnn_graph(code, width=target_width, kernel_size=kernel_size, **shared),
+            lambda: dag_cnn_graph(_or(base_code, "2"), width=searched_width, kernel_size=base_kernel_size, **shared),
         )
     if space == "nasbench201":
         cell: dict[str, Any] = {"inputs": _or(inputs, 3), "classes": classes, "image_size": image_size}

@@ -115,11 +115,11 @@ class _TransferOptions:
             **({"networks": list(self.networks)} if self.networks else {}),
         }
         names = [family.name for family in self.families]
-        found = {
+        values = {
             "families": [measured[name] for name in names if name in measured],
             "left_out": [name for name in names if name not in measured],
         }
-        return as_record(config=config, results=found)
+        return as_record(config=config, results=values)
 
 
 def _measured(options: _TransferOptions, *, quiet: bool) -> list[FamilyResult]:
@@ -192,11 +192,11 @@ def _print(results: Mapping[str, Any]) -> None:
 
     console = Console() if sys.stdout.isatty() else Console(width=150)
     heads = ("method", "mean regret (95%)", "p90", "r", "r of logs", "tau", "|octaves|", "diverged", "target steps")
-    for one in results["families"]:
-        table = Table(title=f"{one['title']} ({one['family']})", title_justify="left", box=None, pad_edge=False)
+    for family in results["families"]:
+        table = Table(title=f"{family['title']} ({family['family']})", title_justify="left", box=None, pad_edge=False)
         for head in heads:
             table.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
-        for name, figures in (*one["methods"].items(), *one["rivals"].items()):
+        for name, figures in (*family["methods"].items(), *family["rivals"].items()):
             row = [name, shown(figures["mean_regret"], interval=True), shown(figures["p90_regret"])]
             row += [
                 shown(figures[key], 2) if key in figures else ""
@@ -204,13 +204,13 @@ def _print(results: Mapping[str, Any]) -> None:
             ]
             table.add_row(*row, str(figures["diverged"]), f"{figures['target_steps']:.0f}")
         console.print(table)
-        base = f"n = {one['n']}; base's learning rate {one['base_lr']:.4g}"
+        base = f"n = {family['n']}; base's learning rate {family['base_lr']:.4g}"
         console.print(base, highlight=False)
-        if one["drift"]:
-            drifts = ", ".join(f"{shape} {octaves:.2f}" for shape, octaves in one["drift"].items())
+        if family["drift"]:
+            drifts = ", ".join(f"{shape} {octaves:.2f}" for shape, octaves in family["drift"].items())
             console.print(f"drift of the searched rate over width, octaves: {drifts}", highlight=False)
-        if one["without_truth"]:
-            lost = ", ".join(f"{name} ({status})" for name, status in one["without_truth"].items())
+        if family["without_truth"]:
+            lost = ", ".join(f"{name} ({status})" for name, status in family["without_truth"].items())
             console.print(f"without a truth, not counted: {lost}", highlight=False, markup=False)
         console.print()
     for name in results["left_out"]:

@@ -35,24 +35,24 @@ def load_pickle(path: Path, *, most_bytes: int) -> dict[str, Any]:
     content = path.read_bytes()
     try:
         _scan(content)
-        found = _Unpickler(content, path).load()
-        if not isinstance(found, dict):
-            raise pickle.UnpicklingError(f"it holds a {type(found).__name__}, no dictionary")
+        loaded = _Unpickler(content, path).load()
+        if not isinstance(loaded, dict):
+            raise pickle.UnpicklingError(f"it holds a {type(loaded).__name__}, no dictionary")
         return {
-            _text(key): value.numbers() if isinstance(value, _PickledArray) else value for key, value in found.items()
+            _text(key): value.numbers() if isinstance(value, _PickledArray) else value for key, value in loaded.items()
         }
     except InputError:
         raise
     except Exception as error:  # a malformed pickle fails with nearly any exception
-        said = " ".join(str(error).split())[:200]
-        raise InputError(f"'{path}' cannot be read ({type(error).__name__}: {said}); fetch it again") from None
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"'{path}' cannot be read ({type(error).__name__}: {reason}); fetch it again") from None
 
 
 def _scan(content: bytes) -> None:
     """Refuse what is cut off, or would take memory or stack out of all proportion to its size."""
     position, tuples = -1, 0
-    for opcode, argument, at in pickletools.genops(content):
-        position = int(at or 0)
+    for opcode, argument, offset in pickletools.genops(content):
+        position = int(offset or 0)
         # The memo is an array up to the highest index; a true index counts objects, each of at least a byte.
         if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > position:
             raise pickle.UnpicklingError(f"memo index {argument} at byte {position}")

@@ -26,12 +26,12 @@ def draw_figure(figure_result: FigureResult, path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     known = figure_result.family_result.known
-    true = [one.true_lr for one in known if one.true_lr is not None]
-    sizes = [(2 * (DOT + PER_OCTAVE * spread_over_seeds(one))) ** 2 for one in known]
+    true = [measured.true_lr for measured in known if measured.true_lr is not None]
+    sizes = [(2 * (DOT + PER_OCTAVE * spread_over_seeds(measured))) ** 2 for measured in known]
     values = figure_result.family_result.summary()
     every = list(true)
     for name, meaning in RULES.items() if known else ():
-        rates = [one.choices[name].lr for one in known]
+        rates = [measured.choices[name].lr for measured in known]
         every += rates
         label = f"{meaning}: r = {shown(values[name]['pearson'].to_dict(), 2)}"
         axes.scatter(true, rates, s=sizes, color=COLOURS[name], alpha=0.55, linewidths=0, label=label)
@@ -69,8 +69,8 @@ def reproduction(records: Mapping[str, Mapping[str, Any]]) -> str:
 
 def at_one_rate(records: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the same table of those figures that were also run at one rate for all layers."""
-    found = {figure: records[name] for figure in FIGURES if (name := figure.name + ONE_RATE) in records}
-    return _table([_row(figure, record) for figure, record in found.items()])
+    runs = {figure: records[name] for figure in FIGURES if (name := figure.name + ONE_RATE) in records}
+    return _table([_row(figure, record) for figure, record in runs.items()])
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
@@ -84,9 +84,9 @@ def _row(figure: PaperFigure, record: Mapping[str, Any] | None) -> Sequence[str]
     if record is None:
         return [*start, *["not run here"] * len(RULES), "", "", ""]
     methods = record["results"]["methods"]
-    found = [shown(methods[name]["pearson"], interval=True) for name in RULES]
+    correlations = [shown(methods[name]["pearson"], interval=True) for name in RULES]
     regrets = [shown(methods[name]["mean_regret"], interval=True) for name in ("paths", "weighted")]
-    return [*start, *found, *regrets, str(record["results"]["n"])]
+    return [*start, *correlations, *regrets, str(record["results"]["n"])]
 
 
 MARKS: Marks = {"reproduction table": reproduction, "reproduction at one rate": at_one_rate}

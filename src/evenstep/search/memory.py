@@ -23,19 +23,19 @@ def trials_that_fit(job: Job, data: Data, *, processes: int = 1) -> int:
 
 def available_bytes() -> int:
     """Return the memory that this process can still take: what the machine has left, or its group's limit leaves."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if hasattr(os, "sysconf") else []
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if hasattr(os, "sysconf") else []
     with contextlib.suppress(OSError, ValueError, StopIteration):
         line = next(line for line in _lines("/proc/meminfo") if line.startswith("MemAvailable"))
-        found.append(1024 * int(line.split()[1]))
-    found += _left_in_groups()
-    return max(min(found), 0) if found else 1 << 62
+        limits.append(1024 * int(line.split()[1]))
+    limits += _left_in_groups()
+    return max(min(limits), 0) if limits else 1 << 62
 
 
-def _left_in_groups(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> Iterator[int]:
+def _left_in_groups(root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> Iterator[int]:
     """Yield what the control groups of this process leave it, in both versions of the kernel's interface."""
     paths = {"memory": {""}, "": {""}}  # by controller: the group seen as the root, and the process's own
     with contextlib.suppress(OSError, ValueError):
-        for _, controllers, path in (line.split(":", 2) for line in _lines(own)):
+        for _, controllers, path in (line.split(":", 2) for line in _lines(membership)):
             if controllers in paths:
                 paths[controllers].add(path)
     for controller, limit, used, cache in (

@@ -36,19 +36,19 @@ def train_(
     """
     generator = torch.Generator().manual_seed(seed)
     initialize_(model, plan, generator=generator)
-    stepped = _optimizer(plan.param_groups(model, lr=lr), optimizer)
+    torch_optimizer = _optimizer(plan.param_groups(model, lr=lr), optimizer)
     steps = epochs * (len(data[0]) // min(batch_size, len(data[0])))
-    decay = CosineAnnealingLR(stepped, steps) if cosine else None
+    decay = CosineAnnealingLR(torch_optimizer, steps) if cosine else None
     model.train()
     losses = []
     for inputs, targets in batches(data, epochs, batch_size, generator):
-        stepped.zero_grad()
+        torch_optimizer.zero_grad()
         value = loss(model(inputs), targets)
         losses.append(float(value.detach()))
         if not math.isfinite(losses[-1]):
             break
         value.backward()  # type: ignore[no-untyped-call]
-        stepped.step()
+        torch_optimizer.step()
         if decay:
             decay.step()
     return losses

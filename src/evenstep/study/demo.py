@@ -38,11 +38,11 @@ class Branches(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits [n, 10] of images [n, 1, 8, 8]."""
-        at = torch.relu(self.stem(images))
+        fields = torch.relu(self.stem(images))
         for block, norm in zip(self.blocks, self.norms, strict=True):
             assert isinstance(block, nn.ModuleList)
-            at = torch.relu(norm(torch.cat([branch(at) for branch in block], dim=1)))
-        logits: Tensor = self.readout(at.mean(dim=(2, 3)))
+            fields = torch.relu(norm(torch.cat([branch(fields) for branch in block], dim=1)))
+        logits: Tensor = self.readout(fields.mean(dim=(2, 3)))
         return logits
 
 

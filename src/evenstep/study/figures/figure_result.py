@@ -33,20 +33,22 @@ class FigureResult:
             "label": self.figure.label,
             "paper_r": self.figure.paper_r,
             **self.family_result.to_dict(),
-            "spread": {one.architecture.name: spread_over_seeds(one) for one in self.family_result.known},
+            "spread": {
+                measured.architecture.name: spread_over_seeds(measured) for measured in self.family_result.known
+            },
         }
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat row for every architecture."""
-        spreads = {one.architecture.name: spread_over_seeds(one) for one in self.family_result.known}
+        spreads = {measured.architecture.name: spread_over_seeds(measured) for measured in self.family_result.known}
         return [row | {"spread, octaves": spreads.get(row["name"])} for row in self.family_result.rows()]
 
 
-def spread_over_seeds(one: Measured) -> float:
+def spread_over_seeds(measured: Measured) -> float:
     """Return the standard deviation, in octaves, of the rates that each seed alone would have found."""
-    seeds = max(len(losses) for losses in one.curve.values())
+    seeds = max(len(losses) for losses in measured.curve.values())
     alone = [
-        log2(best_rate({lr: (losses[seed],) for lr, losses in one.curve.items() if len(losses) > seed}))
+        log2(best_rate({lr: (losses[seed],) for lr, losses in measured.curve.items() if len(losses) > seed}))
         for seed in range(seeds)
     ]
     return statistics.stdev(alone) if len(alone) > 1 else 0.0

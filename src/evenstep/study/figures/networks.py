@@ -99,6 +99,6 @@ def _networks(figure: PaperFigure) -> tuple[Architecture, ...]:
         return random_dags(30, (5,), seed=0)
     drawn = random_dags(32, (5,), seed=1)
     return tuple(
-        replace(one, name=f"{one.code}, kernel {KERNELS[place % 4]}", kernel_size=KERNELS[place % 4])
-        for place, one in enumerate(drawn)
+        replace(architecture, name=f"{architecture.code}, kernel {KERNELS[place % 4]}", kernel_size=KERNELS[place % 4])
+        for place, architecture in enumerate(drawn)
     )

@@ -45,7 +45,7 @@ class CapturedLaneStep:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):  # lets libraries choose their kernels before the recording
-                group.at.zero_()
+                group.step_index.zero_()
                 group.step_()
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
@@ -102,11 +102,11 @@ def train(
             notify(epoch + 1)
             if checkpoint and epoch + 1 < training.epochs:
                 checkpoint.save(group, epoch + 1, spent + time.perf_counter() - start, curves)
-        found = [lane.evaluate(precision) for lane in lanes]
+        evaluated = [lane.evaluate(precision) for lane in lanes]
     seconds = (spent + time.perf_counter() - start) / len(lanes)
     return [
         TrainingResult(accuracy, _number(loss), tuple(_number(losses[place]) for losses in curves), seconds)
-        for place, (accuracy, loss) in enumerate(found)
+        for place, (accuracy, loss) in enumerate(evaluated)
     ]
 
 

@@ -58,9 +58,9 @@ class Comparison:
         """Return every figure as plain values."""
         return {
             "setting": dict(self.setting),
-            "protocols": {label: self._summary(one) for label, one in self.results.items()},
+            "protocols": {label: self._summary(results) for label, results in self.results.items()},
             "versus": [self._versus(*pair) for pair in self._pairs()],
-            "table": {label: self._against_table(one) for label, one in self.results.items() if self.published},
+            "table": {label: self._against_table(results) for label, results in self.results.items() if self.published},
             "parameters": self._parameters(),
             "tuned": list(self.tuned),
             "measured_on": list(self.origins),
@@ -68,7 +68,7 @@ class Comparison:
                 {
                     "code": code,
                     "published": self.published.get(code),
-                    **{label: list(one.accuracies.get(code, ())) for label, one in self.results.items()},
+                    **{label: list(results.accuracies.get(code, ())) for label, results in self.results.items()},
                 }
                 for code in self.codes
             ],
@@ -77,7 +77,7 @@ class Comparison:
     @property
     def codes(self) -> list[str]:
         """All cells, from the lowest accuracy of the table, or of the first protocol, to the highest."""
-        every = dict.fromkeys(code for one in self.results.values() for code in one.accuracies)
+        every = dict.fromkeys(code for results in self.results.values() for code in results.accuracies)
         means = next(iter(self.results.values())).means
         return sorted(every, key=lambda code: (self.published.get(code, means.get(code, 0.0)), code))
 
@@ -89,50 +89,50 @@ class Comparison:
         """Return every reference with all that come behind it: the benchmark with all, the tuned constant with less."""
         pairs, done = [], set()
         for name in REFERENCES:
-            own = [label for label, one in self.results.items() if one.protocol["name"] == name]
-            done.update(own)
-            pairs += [(reference, label) for reference in own for label in self.results if label not in done]
+            references = [label for label, results in self.results.items() if results.protocol["name"] == name]
+            done.update(references)
+            pairs += [(reference, label) for reference in references for label in self.results if label not in done]
         return pairs
 
-    def _summary(self, one: Results) -> dict[str, Any]:
-        values = list(one.means.values())
+    def _summary(self, results: Results) -> dict[str, Any]:
+        values = list(results.means.values())
         return {
-            "protocol": dict(one.protocol),
+            "protocol": dict(results.protocol),
             "n": len(values),
-            "seeds": sorted({len(runs) for runs in one.accuracies.values()}),
+            "seeds": sorted({len(runs) for runs in results.accuracies.values()}),
             "mean": float(np.mean(values)),
-            "diverged": one.diverged,
-            "notes": dict(one.notes),
+            "diverged": results.diverged,
+            "notes": dict(results.notes),
         }
 
     def _versus(self, reference: str, label: str) -> dict[str, Any]:
         """Compare a protocol with a reference on the cells that both trained."""
         theirs, ours = self.results[reference], self.results[label]
         codes = self.shared(theirs.means, ours.means)
-        found: dict[str, Any] = {"reference": reference, "protocol": label, "n": len(codes)}
+        figures: dict[str, Any] = {"reference": reference, "protocol": label, "n": len(codes)}
         if not codes:
-            return found
-        x, y = ([one.means[code] for code in codes] for one in (theirs, ours))
-        found["gain"] = mean_gain(y, x).to_dict()
+            return figures
+        x, y = ([results.means[code] for code in codes] for results in (theirs, ours))
+        figures["gain"] = mean_gain(y, x).to_dict()
         if len(codes) < 2:
-            return found
+            return figures
         # The top of the table's ranking where all have a place there: what is compared must not choose its own top.
         ranking = [self.published.get(code) for code in codes]
         order = x if None in ranking else [value for value in ranking if value is not None]
-        found["ranked_by"] = "the reference" if None in ranking else "the table"
-        found["tau"] = [point.to_dict() for point in tau_curve(x, y, ranking=order)]
-        found["gaps"] = {reference: pairwise_gaps(x).to_dict(), label: pairwise_gaps(y).to_dict()}
-        runs = {one.label: one.matrix(codes) for one in (theirs, ours)}
-        found["agreement"] = [point.to_dict() for point in agreement(runs, ranking=order)]
-        return found
+        figures["ranked_by"] = "the reference" if None in ranking else "the table"
+        figures["tau"] = [point.to_dict() for point in tau_curve(x, y, ranking=order)]
+        figures["gaps"] = {reference: pairwise_gaps(x).to_dict(), label: pairwise_gaps(y).to_dict()}
+        runs = {results.label: results.matrix(codes) for results in (theirs, ours)}
+        figures["agreement"] = [point.to_dict() for point in agreement(runs, ranking=order)]
+        return figures
 
-    def _against_table(self, one: Results) -> dict[str, Any]:
+    def _against_table(self, results: Results) -> dict[str, Any]:
         """Compare a protocol with the published figures: differences, ranking, and what searches would make of it."""
-        codes = self.shared(one.means, self.published)
+        codes = self.shared(results.means, self.published)
         if not codes:
             return {"n": 0}
-        ours, theirs = (np.array([values[code] for code in codes]) for values in (one.means, self.published))
-        found: dict[str, Any] = {
+        ours, theirs = (np.array([values[code] for code in codes]) for values in (results.means, self.published))
+        figures: dict[str, Any] = {
             "n": len(codes),
             "mean_absolute_difference": float(np.abs(ours - theirs).mean()),
             "mean_difference": float((ours - theirs).mean()),
@@ -144,15 +144,15 @@ class Comparison:
             seen = {code: self.seen.get(code, self.published[code]) for code in codes}
             searches = run_searches(seen, budget=max(len(codes) // 2, 2), seeds=range(SEARCHES))
             before = {code: self.published[code] for code in codes}
-            after = {code: one.means[code] for code in codes}
+            after = {code: results.means[code] for code in codes}
             ranked = rerank(searches, before, after)
-            found["searches"] = {
+            figures["searches"] = {
                 "tau": ranked.tau,
                 "standings": [standing.to_dict() for standing in ranked.standings],
                 "best_before": max(before, key=before.__getitem__),
                 "best_after": max(after, key=after.__getitem__),
             }
-        return found
+        return figures
 
     def _parameters(self) -> dict[str, Any]:
         """Count the cells whose network has as many parameters as the table says."""
@@ -169,12 +169,12 @@ def compare(entries: Iterable[LedgerRow], table: NasBench201Table | None = None)
     settings: dict[str, list[LedgerRow]] = {}
     tuning: dict[str, list[LedgerRow]] = {}
     for entry in entries:
-        own = tuning if entry.tuning else settings
-        own.setdefault(json.dumps(entry.setting, sort_keys=True), []).append(entry)
+        group = tuning if entry.tuning else settings
+        group.setdefault(json.dumps(entry.setting, sort_keys=True), []).append(entry)
     if not settings:
         raise InputError("the ledgers hold no run to compare; train some with evenstep nas train")
-    found = [_compared(own, table, _tuned(tuning)) for own in settings.values()]
-    return sorted(found, key=lambda one: -len(one.codes))
+    comparisons = [_compared(group, table, _tuned(tuning)) for group in settings.values()]
+    return sorted(comparisons, key=lambda comparison: -len(comparison.codes))
 
 
 def entries_in(folder: Path) -> list[LedgerRow]:
@@ -204,11 +204,11 @@ def _compared(
     origins = {_origin(entry): None for entry in entries}
     return Comparison(
         setting=setting,
-        results={label: _results(label, own) for label, own in sorted(by_label.items(), key=_place)},
+        results={label: _results(label, rows) for label, rows in sorted(by_label.items(), key=_place)},
         published=published,
         seen=seen,
         counts={entry.code: (entry.parameters, counts.get(entry.code)) for entry in entries},
-        tuned=[one for one in tuned if one["data"] == setting["data"] and one["shape"] == setting["shape"]],
+        tuned=[search for search in tuned if search["data"] == setting["data"] and search["shape"] == setting["shape"]],
         origins=[json.loads(origin) for origin in sorted(origins)],
     )
 
@@ -227,7 +227,7 @@ def _results(label: str, entries: Sequence[LedgerRow]) -> Results:
     return Results(
         label,
         entries[0].protocol,
-        {code: tuple(own[seed].outcome.accuracy for seed in sorted(own)) for code, own in by_code.items()},
+        {code: tuple(by_seed[seed].outcome.accuracy for seed in sorted(by_seed)) for code, by_seed in by_code.items()},
         sum(entry.outcome.diverged for entry in entries),
         {entry.code: entry.note for entry in entries},
     )
@@ -268,7 +268,7 @@ def _origin(entry: LedgerRow) -> str:
 
 def _tuned(tuning: Mapping[str, Sequence[LedgerRow]]) -> list[dict[str, Any]]:
     """Return the losses at every rate that was tried on a base cell, by protocol and setting."""
-    found = []
+    searches = []
     for entries in tuning.values():
         for name in dict.fromkeys(entry.protocol["name"] for entry in entries):
             losses: dict[float, list[float]] = {}
@@ -277,9 +277,10 @@ def _tuned(tuning: Mapping[str, Sequence[LedgerRow]]) -> list[dict[str, Any]]:
                     losses.setdefault(entry.protocol["lr"], []).append(entry.outcome.train_losses[-1])
             setting = entries[0].setting
             tried = [
-                [lr, float(np.mean(own)) if np.isfinite(own).all() else None] for lr, own in sorted(losses.items())
+                [lr, float(np.mean(seed_losses)) if np.isfinite(seed_losses).all() else None]
+                for lr, seed_losses in sorted(losses.items())
             ]
-            found.append(
+            searches.append(
                 {
                     "protocol": name,
                     "base": next(entry.code for entry in entries if entry.protocol["name"] == name),
@@ -289,4 +290,4 @@ def _tuned(tuning: Mapping[str, Sequence[LedgerRow]]) -> list[dict[str, Any]]:
                     "losses": tried,
                 }
             )
-    return found
+    return searches

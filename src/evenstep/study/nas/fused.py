@@ -34,9 +34,9 @@ def kernels() -> Any:
     """Return the module of kernels, None where Triton is not installed."""
     if find_spec("triton") is None:
         return None
-    from evenstep.study.nas import kernels as found
+    from evenstep.study.nas import kernels as module
 
-    return found
+    return module
 
 
 def fused_for(model: nn.Module, device: torch.device) -> Callable[[Tensor], Tensor] | None:
@@ -81,9 +81,9 @@ class _FusedEdge:
 def _edges_of(cell: Any) -> tuple[_FusedEdge, ...]:
     """Return a cell's live edges by target, convolutions first, for they are normed together."""
     kinds = {nn.Identity: _SKIP, nn.AvgPool2d: _POOL}
-    found = [(t, kinds.get(type(cell.edges[f"{s}_{t}"]), _CONV), s) for t, s in cell._run]
+    run = [(t, kinds.get(type(cell.edges[f"{s}_{t}"]), _CONV), s) for t, s in cell._run]
     edges: list[_FusedEdge] = []
-    for target, kind, source in sorted(found):
+    for target, kind, source in sorted(run):
         convs = sum(edge.kind == _CONV for edge in edges)
         edges.append(_FusedEdge(source, target, kind, convs if kind == _CONV else -1))
     return tuple(edges)
@@ -92,8 +92,8 @@ def _edges_of(cell: Any) -> tuple[_FusedEdge, ...]:
 def _run(cell: Any, edges: tuple[_FusedEdge, ...], x: Tensor) -> Tensor:
     layers = [cell.edges[f"{edge.source}_{edge.target}"] for edge in edges if edge.kind == _CONV]
     parameters = [p for layer in layers for p in (layer.conv.weight, layer.norm.weight, layer.norm.bias)]
-    found: Tensor = _FusedCell.apply(x, edges, [layer.norm for layer in layers], *parameters)  # type: ignore[no-untyped-call]
-    return found
+    output: Tensor = _FusedCell.apply(x, edges, [layer.norm for layer in layers], *parameters)  # type: ignore[no-untyped-call]
+    return output
 
 
 def _reduced(block: Any, x: Tensor) -> Tensor:
@@ -106,8 +106,8 @@ def _reduced(block: Any, x: Tensor) -> Tensor:
 
 
 def _normed(x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
-    found: Tensor = _FusedNorm.apply(x, norm, norm.weight, norm.bias)  # type: ignore[no-untyped-call]
-    return found
+    output: Tensor = _FusedNorm.apply(x, norm, norm.weight, norm.bias)  # type: ignore[no-untyped-call]
+    return output
 
 
 class _FusedNorm(torch.autograd.Function):
@@ -168,26 +168,28 @@ class _FusedCell(torch.autograd.Function):
         )
         gradient = gradients[0].contiguous(memory_format=torch.channels_last)
         sent: dict[int, list[Sent]] = {ctx.last: [(_SKIP, gradient)]}
-        found: list[Tensor | None] = [None] * (3 * convs)
+        of_parameters: list[Tensor | None] = [None] * (3 * convs)
         for vertex in sorted((*fields, ctx.last), reverse=True):
             edges = [edge for edge in ctx.edges if edge.target == vertex]
             normed = [edge.conv for edge in edges if edge.kind == _CONV]
-            own = [outputs[conv] for conv in normed]
-            gradient, sums = _gathered(sent[vertex], fields.get(vertex), own)
+            of_vertex = [outputs[conv] for conv in normed]
+            gradient, sums = _gathered(sent[vertex], fields.get(vertex), of_vertex)
             parts = []
             for place, conv in enumerate(normed):
                 part, *of_norm = _settled_gradient(sums, gains[conv], settled[conv], gradient, place, len(normed))
-                found[3 * conv + 1 : 3 * conv + 3] = of_norm
+                of_parameters[3 * conv + 1 : 3 * conv + 3] = of_norm
                 parts.append(part)
-            spread = dict(zip(normed, _spread(gradient, own, parts), strict=True))
+            spread = dict(zip(normed, _spread(gradient, of_vertex, parts), strict=True))
             for edge in edges:
                 back = gradient
                 if edge.kind == _CONV:
                     weight = weights[edge.conv]
-                    found[3 * edge.conv] = _weight_gradient(fields[edge.source], spread[edge.conv], weight.shape[-1])
+                    of_parameters[3 * edge.conv] = _weight_gradient(
+                        fields[edge.source], spread[edge.conv], weight.shape[-1]
+                    )
                     back = _convolved_back(spread[edge.conv], weight)
                 sent.setdefault(edge.source, []).append((edge.kind, back))
-        return gradient, None, None, *found
+        return gradient, None, None, *of_parameters
 
 
 def _sizes(field: Tensor) -> tuple[int, dict[str, int]]:
@@ -301,12 +303,12 @@ def _spread(gradient: Tensor, outputs: Sequence[Tensor], parts: Sequence[Tensor]
         return []
     pixels, sizes = _sizes(gradient)
     block = _ELEMENTS // sizes["C"]
-    found = [torch.empty_like(output) for output in outputs]
+    spread = [torch.empty_like(output) for output in outputs]
     kernels().spread[(_tiles(pixels, block),)](
-        gradient, *_three(outputs, gradient), *_three(parts, gradient), *_three(found, gradient), pixels,
+        gradient, *_three(outputs, gradient), *_three(parts, gradient), *_three(spread, gradient), pixels,
         NORMS=len(outputs), C=sizes["C"], BLOCK=block,
     )  # fmt: skip
-    return found
+    return spread
 
 
 def _three(values: Sequence[Any], filler: Any) -> list[Any]:

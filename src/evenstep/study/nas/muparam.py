@@ -53,8 +53,8 @@ class MupProtocol(Rated):
 
 def is_installed() -> bool:
     """Say whether the mup package is there; a mere folder of that name is not it."""
-    found = find_spec("mup")
-    return found is not None and found.origin is not None
+    spec = find_spec("mup")
+    return spec is not None and spec.origin is not None
 
 
 def way() -> str:

@@ -83,7 +83,7 @@ class SweepResult:
             {"code": e.code, "protocol": e.protocol["name"], "seed": e.seed, "accuracy": e.outcome.accuracy}
             for e in self.entries
         ]
-        return {"runs": rows, "skipped": list(self.skipped), "tuned": [one.to_dict() for one in self.tuned]}
+        return {"runs": rows, "skipped": list(self.skipped), "tuned": [tuned.to_dict() for tuned in self.tuned]}
 
 
 def run(options: SweepOptions, notify: Notify = lambda _: None) -> SweepResult:
@@ -105,7 +105,7 @@ def run(options: SweepOptions, notify: Notify = lambda _: None) -> SweepResult:
                 options.setting.training, epochs=min(options.tune_epochs, options.setting.training.epochs)
             )
             setting = replace(options.setting, training=shorter)
-            found = tune(
+            searched = tune(
                 PROTOCOLS[name],
                 setting,
                 options.resources,
@@ -114,8 +114,8 @@ def run(options: SweepOptions, notify: Notify = lambda _: None) -> SweepResult:
                 notify=notify,
                 checkpoint=checkpoint,
             )
-            notify(StudyProgress(0, 0, f"{name}: rate {found.lr:.4g} on the base cell {found.base}"))
-            tuned.append(found)
+            notify(StudyProgress(0, 0, f"{name}: rate {searched.lr:.4g} on the base cell {searched.base}"))
+            tuned.append(searched)
         rate = options.rates[name] if name in options.rates else tuned[-1].lr
         protocols.append(PROTOCOLS[name](rate))
     # Every number of a cell side by side: lanes of one cell take one time.
@@ -197,10 +197,10 @@ def setting_for(data: str | None, *, epochs: int, channels: int = 16, cells: int
     """Return the benchmark's setting of the data set in a folder."""
     if data is None:
         raise InputError("--data is missing; give the folder of CIFAR-10, CIFAR-100 or ImageNet16, or --scale smoke")
-    found = data_set_in(data)
+    data_set = data_set_in(data)
     # Crops out of a margin of an eighth of the image: 4 pixels of 32, 2 of 16.
-    training = SweepTraining(epochs, padding=found.side // 8)
-    return SweepSetting(NetworkShape(channels, cells, found.classes, found.side), training, found.name)
+    training = SweepTraining(epochs, padding=data_set.side // 8)
+    return SweepSetting(NetworkShape(channels, cells, data_set.classes, data_set.side), training, data_set.name)
 
 
 def text_of(name: str | None) -> str | None:
@@ -221,18 +221,18 @@ def read_codes(text: str) -> tuple[str, ...]:
     >>> read_codes("3_24_440  # a comment")
     ('324440',)
     """
-    found: dict[str, None] = {}
+    codes: dict[str, None] = {}
     for number, line in enumerate(text.splitlines(), 1):
         code = line.partition("#")[0].strip()
         if not code:
             continue
         try:
-            found[cell_digits(code)] = None
+            codes[cell_digits(code)] = None
         except EvenstepError as error:
             raise InputError(f"line {number} of the codes is no cell of NAS-Bench-201: {error}") from None
-    if not found:
+    if not codes:
         raise InputError("there are no codes; give one cell a line, such as 3_24_440")
-    return tuple(found)
+    return tuple(codes)
 
 
 def read_rates(text: str | None) -> dict[str, float]:

@@ -87,7 +87,8 @@ class Treatment:
     def numbers(self) -> list[list[Any]]:
         """Return all that a training follows from, rounded so that other machines find the same."""
         return [
-            [one.name, *(None if number is None else f"{number:.9g}" for number in _values(one))] for one in self.paces
+            [pace.name, *(None if number is None else f"{number:.9g}" for number in _values(pace))]
+            for pace in self.paces
         ]
 
     def start(self, make_model: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -106,11 +107,11 @@ class Treatment:
 
     def matched(self, model: nn.Module) -> list[tuple[Pace, nn.Parameter]]:
         """Pair every pace with its parameter."""
-        own = dict(model.named_parameters())
-        if own.keys() != {pace.name for pace in self.paces}:
-            odd = next(iter(own.keys() ^ {pace.name for pace in self.paces}))
+        parameters = dict(model.named_parameters())
+        if parameters.keys() != {pace.name for pace in self.paces}:
+            odd = next(iter(parameters.keys() ^ {pace.name for pace in self.paces}))
             raise PlanError(f"the treatment does not fit the network: '{odd}' is in one alone; treat this very network")
-        return [(pace, own[pace.name]) for pace in self.paces]
+        return [(pace, parameters[pace.name]) for pace in self.paces]
 
     def param_groups(self, model: nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
         """Return ordinary optimiser groups, one for each pair of rate and decay."""
@@ -251,9 +252,9 @@ def path_depths(code: str) -> Counter[int]:
     depths: dict[int, Counter[int]] = {vertex: Counter() for vertex in range(4)}
     depths[0][0] = 1
     for edge in sorted(cell_edges(code), key=lambda edge: edge.source):
-        own = int(edge.op.startswith("nor_conv"))
+        convolutions = int(edge.op.startswith("nor_conv"))
         for depth, count in depths[edge.source].items():
-            depths[edge.target][depth + own] += count
+            depths[edge.target][depth + convolutions] += count
     if not depths[3]:
         raise InputError(f"no live path leads through the cell {cell_digits(code)}; leave it out")
     return depths[3]

@@ -205,8 +205,8 @@ def tune(
     name, base = make(BENCHMARK_LR).name, make(BENCHMARK_LR).base
     if base is None:
         raise InputError(f"the protocol '{name}' has no base cell; its rate is given, not searched")
-    found: dict[int, float] = {}
-    while positions := [position for position in wanted(found, low=_LOW, high=_HIGH) if position % 2 == 0]:
+    mean_losses: dict[int, float] = {}
+    while positions := [position for position in wanted(mean_losses, low=_LOW, high=_HIGH) if position % 2 == 0]:
         runs = [
             Run(base, make(rate_at(BENCHMARK_LR, position)), seed, tuning=True)
             for position in positions
@@ -216,11 +216,11 @@ def tune(
         for entry in sweep(runs, setting, resources, ledger, notify=notify, checkpoint=checkpoint):
             losses.setdefault(entry.protocol["lr"], []).append(entry.outcome.train_losses[-1])
         for position in positions:
-            own = losses[rate_at(BENCHMARK_LR, position)]
-            found[position] = sum(own) / len(own)
-    best = min(found, key=lambda position: found[position])
-    if math.isinf(found[best]):
+            seed_losses = losses[rate_at(BENCHMARK_LR, position)]
+            mean_losses[position] = sum(seed_losses) / len(seed_losses)
+    best = min(mean_losses, key=lambda position: mean_losses[position])
+    if math.isinf(mean_losses[best]):
         raise SearchError(f"every rate diverged for '{name}' on its base cell {base}; give its rate as --base-lr")
-    minimum = parabola_minimum(found)
+    minimum = parabola_minimum(mean_losses)
     lr = BENCHMARK_LR * 2.0 ** ((best if minimum is None else minimum) / 4)
-    return Tuned(name, base, lr, {rate_at(BENCHMARK_LR, position): loss for position, loss in found.items()})
+    return Tuned(name, base, lr, {rate_at(BENCHMARK_LR, position): loss for position, loss in mean_losses.items()})

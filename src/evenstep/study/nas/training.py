@@ -94,9 +94,9 @@ class Draws:
         """All four."""
         return self.numbers, self.rows, self.columns, self.flips
 
-    def batch(self, at: Tensor, padding: int) -> tuple[Tensor, Moves]:
-        """Return the image numbers and moves of the step that `at` [1] says."""
-        numbers, rows, columns, flips = (tensor.index_select(0, at).squeeze(0) for tensor in self.tensors)
+    def batch(self, step_index: Tensor, padding: int) -> tuple[Tensor, Moves]:
+        """Return the image numbers and moves of the step that `step_index` [1] names."""
+        numbers, rows, columns, flips = (tensor.index_select(0, step_index).squeeze(0) for tensor in self.tensors)
         return numbers, Moves(rows, columns, flips, padding)
 
 
@@ -145,9 +145,11 @@ class Lane:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model, self.seed, self.images, self.training = model, seed, images, training
         self.fused = fused_for(model, device)
-        found = treatment.param_groups(model, weight_decay=training.weight_decay)
-        self.leaves = [p for group in found for p in group["params"]]
-        self.groups = [_ParameterGroup(g["params"], g["lr"], g["weight_decay"], training.momentum) for g in found]
+        param_groups = treatment.param_groups(model, weight_decay=training.weight_decay)
+        self.leaves = [p for group in param_groups for p in group["params"]]
+        self.groups = [
+            _ParameterGroup(g["params"], g["lr"], g["weight_decay"], training.momentum) for g in param_groups
+        ]
         first = self.draw(0)
         self.draws = Draws(*(torch.empty_like(tensor, device=device) for tensor in first.tensors))
         self.lay_(first)
@@ -162,9 +164,9 @@ class Lane:
         for tensor, value in zip(self.draws.tensors, drawn.tensors, strict=True):
             tensor.copy_(value)
 
-    def step_(self, at: Tensor, factor: Tensor, precision: Precision) -> None:
-        """Take one step on the batch that `at` says, and add its loss to the total."""
-        numbers, moves = self.draws.batch(at, self.training.padding)
+    def step_(self, step_index: Tensor, factor: Tensor, precision: Precision) -> None:
+        """Take one step on the batch that `step_index` names, and add its loss to the total."""
+        numbers, moves = self.draws.batch(step_index, self.training.padding)
         inputs = taken(self.images.whole, numbers, moves)
         self.model.train()
         network = self.fused if self.fused and precision == "bfloat16" else self.model
@@ -204,16 +206,16 @@ class LaneGroup:
         self.lanes, self.precision = list(lanes), precision
         self.device = lanes[0].images.whole.device
         self.steps = len(lanes[0].draws.numbers)
-        self.at = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.step_index = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.factor = torch.ones((), device=self.device)
         self.streams = streams_for(self.device, len(lanes))
 
     def begin_(self, drawn: Sequence[Draws], factor: float) -> None:
         """Start an epoch."""
-        for lane, one in zip(self.lanes, drawn, strict=True):
-            lane.lay_(one)
+        for lane, epoch_draws in zip(self.lanes, drawn, strict=True):
+            lane.lay_(epoch_draws)
             lane.total.zero_()
-        self.at.zero_()
+        self.step_index.zero_()
         self.factor.fill_(factor)
 
     def step_(self) -> None:
@@ -221,8 +223,8 @@ class LaneGroup:
         with fanned_out(self.streams):
             for place, lane in enumerate(self.lanes):
                 with on(self.streams, place):
-                    lane.step_(self.at, self.factor, self.precision)
-        self.at += 1
+                    lane.step_(self.step_index, self.factor, self.precision)
+        self.step_index += 1
 
     def losses(self) -> list[float]:
         """Return the mean training loss of the epoch so far, waiting for the device."""
@@ -230,4 +232,4 @@ class LaneGroup:
 
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes."""
-        return [self.at, *(tensor for lane in self.lanes for tensor in lane.state())]
+        return [self.step_index, *(tensor for lane in self.lanes for tensor in lane.state())]

@@ -101,7 +101,7 @@ class FamilyResult:
     @property
     def known(self) -> tuple[Measured, ...]:
         """The architectures whose truth is one: its optimum lies inside the grid."""
-        return tuple(one for one in self.measured if one.true_lr is not None)
+        return tuple(measured for measured in self.measured if measured.true_lr is not None)
 
     @property
     def precision(self) -> str:
@@ -110,13 +110,13 @@ class FamilyResult:
 
     def summary(self) -> dict[str, dict[str, statistics.Figure]]:
         """Return every method's figures over the known architectures."""
-        true = [one.true_lr or math.nan for one in self.known]
+        true = [measured.true_lr or math.nan for measured in self.known]
         methods = self.known[0].choices if self.known else {}
         return {
             name: statistics.summary(
                 true,
-                [one.choices[name].lr for one in self.known],
-                [one.regret(one.choices[name].loss) for one in self.known],
+                [measured.choices[name].lr for measured in self.known],
+                [measured.regret(measured.choices[name].loss) for measured in self.known],
             )
             for name in methods
         }
@@ -126,19 +126,19 @@ class FamilyResult:
 
         `weighted_no_worse` counts the architectures on which the rule's rate ends at the rival's loss or below.
         """
-        found = {}
+        figures = {}
         for name in self.known[0].attempts if self.known else {}:
-            attempts = [(one, one.attempts[name]) for one in self.known if name in one.attempts]
-            mean, p90 = statistics.mean_and_p90([one.regret(attempt.loss) for one, attempt in attempts])
-            ours = [one.choices["weighted"].loss <= attempt.loss for one, attempt in attempts]
-            found[name] = {
+            attempts = [(measured, measured.attempts[name]) for measured in self.known if name in measured.attempts]
+            mean, p90 = statistics.mean_and_p90([measured.regret(attempt.loss) for measured, attempt in attempts])
+            ours = [measured.choices["weighted"].loss <= attempt.loss for measured, attempt in attempts]
+            figures[name] = {
                 "weighted_no_worse": sum(ours),
                 "mean_regret": mean.to_dict(),
                 "p90_regret": p90.to_dict(),
                 "diverged": sum(not attempt.loss <= DIVERGED for _, attempt in attempts),
                 "target_steps": sum(attempt.steps for _, attempt in attempts) / len(attempts),
             }
-        return found
+        return figures
 
     def best_constant(self) -> dict[str, float] | None:
         """Return the one rate for all that would have lost least, known in hindsight only, and its mean regret.
@@ -148,8 +148,8 @@ class FamilyResult:
         if not self.known:
             return None
         tried = {
-            rate: sum(one.regret(loss_between(one.curve, rate)) for one in self.known) / len(self.known)
-            for rate in dict.fromkeys(rate for one in self.known for rate in one.curve)
+            rate: sum(measured.regret(loss_between(measured.curve, rate)) for measured in self.known) / len(self.known)
+            for rate in dict.fromkeys(rate for measured in self.known for rate in measured.curve)
         }
         best = min(tried, key=lambda rate: tried[rate])
         return {"lr": best, "mean_regret": tried[best]}
@@ -157,16 +157,20 @@ class FamilyResult:
     def drift(self) -> dict[str, float]:
         """Return by how many octaves the searched rate differs over the widths of one shape, for every shape."""
         rates: dict[str, list[float]] = {}
-        for one in self.known:
-            if one.architecture.width is not None and one.true_lr is not None:
-                rates.setdefault(one.architecture.shape, []).append(one.true_lr)
-        return {shape: math.log2(max(found) / min(found)) for shape, found in rates.items() if len(found) > 1}
+        for measured in self.known:
+            if measured.architecture.width is not None and measured.true_lr is not None:
+                rates.setdefault(measured.architecture.shape, []).append(measured.true_lr)
+        return {
+            shape: math.log2(max(shape_rates) / min(shape_rates))
+            for shape, shape_rates in rates.items()
+            if len(shape_rates) > 1
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values; `rows` has the architectures one by one."""
         methods = {name: statistics.to_dict(figures) for name, figures in self.summary().items()}
         for name, figures in methods.items():
-            choices = [one.choices[name] for one in self.known]
+            choices = [measured.choices[name] for measured in self.known]
             figures["diverged"] = sum(not choice.loss <= DIVERGED for choice in choices)
             figures["target_steps"] = sum(choice.steps for choice in choices) / len(choices)
         return {
@@ -176,26 +180,30 @@ class FamilyResult:
             "calibrates": self.family.calibrates,
             "base_lr": self.base_lr,
             "n": len(self.known),
-            "without_truth": {one.architecture.name: one.status for one in self.measured if one.true_lr is None},
+            "without_truth": {
+                measured.architecture.name: measured.status for measured in self.measured if measured.true_lr is None
+            },
             "methods": methods,
             "rivals": self.rivals(),
             "best_constant": self.best_constant(),
-            "best_loss": sum(one.best_loss for one in self.known) / len(self.known) if self.known else None,
+            "best_loss": sum(measured.best_loss for measured in self.known) / len(self.known) if self.known else None,
             "drift": self.drift(),
             "measured_on": [asdict(origin) for origin in self.origins],
         }
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat row for every architecture; what is not known or diverged is None."""
-        found = []
-        for one in self.measured:
-            row: dict[str, Any] = {"family": self.family.name, **asdict(one.architecture)}
-            row |= {"status": one.status, "true_lr": one.true_lr, "best_loss": finite(one.best_loss)}
-            tried: dict[str, Choice | Attempt] = {**one.choices, **one.attempts} if one.true_lr is not None else {}
+        rows = []
+        for measured in self.measured:
+            row: dict[str, Any] = {"family": self.family.name, **asdict(measured.architecture)}
+            row |= {"status": measured.status, "true_lr": measured.true_lr, "best_loss": finite(measured.best_loss)}
+            tried: dict[str, Choice | Attempt] = (
+                {**measured.choices, **measured.attempts} if measured.true_lr is not None else {}
+            )
             for name, choice in tried.items():
                 row |= {f"{name} lr": choice.lr, f"{name} loss": finite(choice.loss)}
-            found.append(row)
-        return found
+            rows.append(row)
+        return rows
 
 
 def run(
@@ -210,12 +218,12 @@ def run(
     for family in families:
         known = ledger.known(family.setting, family.base, training.of_bases)
         bases[family.setting] = Task(family.name, family.setting, family.base, {}, known, training.of_bases)
-    found: dict[FamilySetting, Measured] = {}
+    measured_bases: dict[FamilySetting, Measured] = {}
     finished, total = 0, len(bases) + sum(len(family.architectures) for family in families)
     notify(StudyProgress(0, total, "searching the bases"))
     with _Workers(resources) as workers:
         for task, measured in workers.measured(bases.values()):
-            found[task.setting] = measured
+            measured_bases[task.setting] = measured
             ledger.note(task.setting, measured, task.training)
             finished += 1
             rate = f"learning rate {measured.true_lr:.4g}" if measured.true_lr else measured.status
@@ -223,7 +231,7 @@ def run(
         tasks: list[Task] = []
         done: dict[str, dict[Architecture, Measured]] = {}
         for family in families:
-            base = found[family.setting]
+            base = measured_bases[family.setting]
             if base.true_lr is None:
                 total -= len(family.architectures)
                 notify(
@@ -237,17 +245,19 @@ def run(
                 tasks.append(Task(family.name, family.setting, architecture, picked, known, training, family.rivals))
         by_name = {family.name: family for family in families}
         for task, measured in workers.measured(tasks):
-            family, own = by_name[task.family], done[task.family]
+            family, by_architecture = by_name[task.family], done[task.family]
             ledger.note(task.setting, measured, task.training)
-            own[task.architecture] = measured
+            by_architecture[task.architecture] = measured
             finished += 1
             notify(StudyProgress(finished, total, f"{family.name}: {task.architecture.name}"))
-            if len(own) == len(family.architectures):
-                ordered = tuple(own[architecture] for architecture in family.architectures)
+            if len(by_architecture) == len(family.architectures):
+                ordered = tuple(by_architecture[architecture] for architecture in family.architectures)
                 origins = ledger.origin(family.setting, family.base, training.of_bases).union(
                     *(ledger.origin(family.setting, network, training) for network in family.architectures)
                 )
-                yield FamilyResult(family, found[family.setting].true_lr or math.nan, ordered, tuple(sorted(origins)))
+                yield FamilyResult(
+                    family, measured_bases[family.setting].true_lr or math.nan, ordered, tuple(sorted(origins))
+                )
 
 
 class _Workers:

@@ -127,12 +127,12 @@ def graph_of(setting: FamilySetting, architecture: Architecture) -> Graph:
 
 def structured() -> tuple[Architecture, ...]:
     """Return chains, residual chains, dense nets, skips from everywhere, and parallel branches."""
-    found = [Architecture(f"chain {n}", codes.chain_code(n)) for n in (1, 2, 3, 4, 6, 8, 11, 15, 20)]
-    found += [Architecture(f"residual {n}", codes.residual_code(n)) for n in (2, 4, 6, 8, 12, 16)]
-    found += [Architecture(f"dense {n}", codes.dense_code(n)) for n in (2, 3, 4, 5, 6, 7)]
-    found += [Architecture(f"skip-all {n}", codes.skip_all_code(n)) for n in (3, 5, 8)]
+    architectures = [Architecture(f"chain {n}", codes.chain_code(n)) for n in (1, 2, 3, 4, 6, 8, 11, 15, 20)]
+    architectures += [Architecture(f"residual {n}", codes.residual_code(n)) for n in (2, 4, 6, 8, 12, 16)]
+    architectures += [Architecture(f"dense {n}", codes.dense_code(n)) for n in (2, 3, 4, 5, 6, 7)]
+    architectures += [Architecture(f"skip-all {n}", codes.skip_all_code(n)) for n in (3, 5, 8)]
     branches = ((2, 2), (2, 4), (4, 2), (4, 4), (8, 2), (3, 6))
-    return tuple(found + [Architecture(f"branches {k} x {n}", codes.branches_code(k, n)) for k, n in branches])
+    return tuple(architectures + [Architecture(f"branches {k} x {n}", codes.branches_code(k, n)) for k, n in branches])
 
 
 def chains() -> tuple[Architecture, ...]:
@@ -144,49 +144,53 @@ def chains() -> tuple[Architecture, ...]:
 def random_dags(count: int, vertices: tuple[int, ...], seed: int) -> tuple[Architecture, ...]:
     """Return different random DAGs, the numbers of vertices in turn."""
     draw = random.Random(seed)
-    found: dict[str, None] = {}
-    while len(found) < count:
-        found[codes.random_code(draw, vertices[len(found) % len(vertices)])] = None
-    return tuple(Architecture(code, code) for code in found)
+    drawn: dict[str, None] = {}
+    while len(drawn) < count:
+        drawn[codes.random_code(draw, vertices[len(drawn) % len(vertices)])] = None
+    return tuple(Architecture(code, code) for code in drawn)
 
 
 def kernels() -> tuple[Architecture, ...]:
     """Return chains, dense, residual and random CNNs with kernels from 1 to 7."""
-    found = [
+    architectures = [
         Architecture(f"chain {n}, kernel {q}", codes.chain_code(n), q)
         for q, depths in ((1, (1, 2, 4, 8)), (3, (1, 2, 3, 4, 6, 8)), (5, (1, 2, 4, 8)), (7, (1, 2, 4)))
         for n in depths
     ]
-    found += [Architecture(f"dense {n}, kernel {q}", codes.dense_code(n), q) for n, q in ((3, 3), (4, 5), (5, 1))]
-    found += [Architecture(f"residual {n}, kernel {q}", codes.residual_code(n), q) for n, q in ((4, 3), (8, 3), (4, 7))]
+    architectures += [
+        Architecture(f"dense {n}, kernel {q}", codes.dense_code(n), q) for n, q in ((3, 3), (4, 5), (5, 1))
+    ]
+    architectures += [
+        Architecture(f"residual {n}, kernel {q}", codes.residual_code(n), q) for n, q in ((4, 3), (8, 3), (4, 7))
+    ]
     draws = random_dags(12, (5,), seed=5)
-    found += [
+    architectures += [
         replace(a, name=f"{a.code}, kernel {q}", kernel_size=q) for a, q in zip(draws, (1, 3, 5, 7) * 3, strict=True)
     ]
-    return tuple(found)
+    return tuple(architectures)
 
 
 def kernels_to_fit() -> tuple[Architecture, ...]:
     """Return other CNNs than those of `kernels`, for fitting."""
     draws = random_dags(12, (6, 7, 8), seed=17)
-    found = [
+    architectures = [
         replace(a, name=f"{a.code}, kernel {q}", kernel_size=q)
         for a, q in zip(draws, (3, 5, 1, 3, 7, 3) * 2, strict=True)
     ]
     chains = ((5, 1), (5, 3), (10, 3), (3, 5))
-    return (*found, *(Architecture(f"chain {n}, kernel {q}", codes.chain_code(n), q) for n, q in chains))
+    return (*architectures, *(Architecture(f"chain {n}, kernel {q}", codes.chain_code(n), q) for n, q in chains))
 
 
 def normed_cnns() -> tuple[Architecture, ...]:
     """Return chains and residual chains of convolutions."""
-    found = [Architecture(f"chain {n}", codes.chain_code(n)) for n in (1, 2, 4, 6, 8, 12)]
-    return (*found, *(Architecture(f"residual {n}", codes.residual_code(n)) for n in (2, 4, 8, 12)))
+    architectures = [Architecture(f"chain {n}", codes.chain_code(n)) for n in (1, 2, 4, 6, 8, 12)]
+    return (*architectures, *(Architecture(f"residual {n}", codes.residual_code(n)) for n in (2, 4, 8, 12)))
 
 
 def deep() -> tuple[Architecture, ...]:
     """Return chains and residual chains of other depths than those reported, for fitting."""
-    found = [Architecture(f"chain {n}", codes.chain_code(n)) for n in (3, 5, 10, 14, 24)]
-    return (*found, *(Architecture(f"residual {n}", codes.residual_code(n)) for n in (5, 10)))
+    architectures = [Architecture(f"chain {n}", codes.chain_code(n)) for n in (3, 5, 10, 14, 24)]
+    return (*architectures, *(Architecture(f"residual {n}", codes.residual_code(n)) for n in (5, 10)))
 
 
 CELLS = (
@@ -232,17 +236,17 @@ def families() -> tuple[Family, ...]:
     post = replace(plain, order="post")
     batch_cnn = replace(cnn, optimizer="momentum", norm="batch")
     five = random_dags(30, (5,), seed=0)
-    found: list[Family] = []
+    listed: list[Family] = []
 
     def add(name: str, title: str, setting: FamilySetting, networks: tuple[Architecture, ...]) -> None:
         """Add a family under the paper's initialisation and its twin under ours."""
-        found.append(Family(name, title, setting, networks))
+        listed.append(Family(name, title, setting, networks))
         ours = replace(setting, init="conserve")
-        found.append(Family(f"{name}-conserve", f"{title}, conserve", ours, networks, rivals=RIVALS.get(name, ())))
+        listed.append(Family(f"{name}-conserve", f"{title}, conserve", ours, networks, rivals=RIVALS.get(name, ())))
 
-    found.append(Family("chains", "chains of 1 to 32 weights", replace(plain, init="conserve"), chains()))
+    listed.append(Family("chains", "chains of 1 to 32 weights", replace(plain, init="conserve"), chains()))
     add("mlp-pre", "structured DAG-MLPs, order pre", plain, structured())
-    found.append(Family("mlp-he", "structured DAG-MLPs, order pre, he", replace(plain, init="he"), structured()))
+    listed.append(Family("mlp-he", "structured DAG-MLPs, order pre, he", replace(plain, init="he"), structured()))
     add("mlp-post", "structured DAG-MLPs, order post", post, structured())
     add("random-pre", "random 5-vertex DAG-MLPs, order pre", plain, five)
     add("random-post", "random 5-vertex DAG-MLPs, order post", post, five)
@@ -258,7 +262,7 @@ def families() -> tuple[Family, ...]:
     optimizers: tuple[Optimizer, ...] = ("sgd", "momentum", "adam")
     for optimizer in optimizers:
         setting = replace(plain, optimizer=optimizer, init="conserve")
-        found.append(Family(f"width-{optimizer}", f"widths 64 to 2048, {optimizer}", setting, over_width()))
+        listed.append(Family(f"width-{optimizer}", f"widths 64 to 2048, {optimizer}", setting, over_width()))
     several = random_dags(18, (8, 10, 12), seed=8)
     fitted = {
         "pre": plain,
@@ -270,8 +274,8 @@ def families() -> tuple[Family, ...]:
         "layer": layer,
     }
     for name, setting in fitted.items():
-        found.append(Family(f"fit-{name}", f"random 8-12-vertex DAG-MLPs, {name}", setting, several, calibrates=True))
-    found.append(Family("fit-cnn", "other DAG-CNNs", cnn, kernels_to_fit(), calibrates=True))
+        listed.append(Family(f"fit-{name}", f"random 8-12-vertex DAG-MLPs, {name}", setting, several, calibrates=True))
+    listed.append(Family("fit-cnn", "other DAG-CNNs", cnn, kernels_to_fit(), calibrates=True))
     for name, setting in {"batch": batch, "layer": layer, "cnn": batch_cnn}.items():
-        found.append(Family(f"fit-deep-{name}", f"chains of other depths, {name}", setting, deep(), calibrates=True))
-    return tuple(found)
+        listed.append(Family(f"fit-deep-{name}", f"chains of other depths, {name}", setting, deep(), calibrates=True))
+    return tuple(listed)

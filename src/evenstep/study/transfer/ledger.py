@@ -75,7 +75,7 @@ class MeasurementLedger:
         key = self.key(setting, measured.architecture, training)
         before = self.entries.setdefault(key, Known())
         curve = {lr: losses for lr, losses in measured.curve.items() if len(losses) > len(before.curve.get(lr, ()))}
-        attempts = {name: one for name, one in measured.attempts.items() if name not in before.attempts}
+        attempts = {name: attempt for name, attempt in measured.attempts.items() if name not in before.attempts}
         before.curve.update(curve)
         before.attempts.update(attempts)
         if not (curve or attempts):

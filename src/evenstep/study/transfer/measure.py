@@ -160,14 +160,14 @@ class Bench:
 
         Seeds are independent of each other: those whose losses are known are not trained again.
         """
-        found = {rate: list(known.get(rate, ())) for rate in rates}
-        trials = [Trial(rate, seed) for rate, losses in found.items() for seed in range(len(losses), seeds)]
+        known_losses = {rate: list(known.get(rate, ())) for rate in rates}
+        trials = [Trial(rate, seed) for rate, losses in known_losses.items() for seed in range(len(losses), seeds)]
         if trials:
             job = self._job(setting, architecture, seeds)
             losses = {result.trial: result.loss for result in self.engine.run(job, self.data, trials)}
             for trial in trials:
-                found[trial.lr].append(losses[trial])
-        return {rate: tuple(losses) for rate, losses in found.items()}
+                known_losses[trial.lr].append(losses[trial])
+        return {rate: tuple(losses) for rate, losses in known_losses.items()}
 
     def steps(self, setting: FamilySetting, trials: int) -> int:
         """Return how many steps the training of so many trials takes."""
@@ -274,16 +274,16 @@ def next_positions(curve: Curve, centre: int, classes: int = 10) -> tuple[list[i
     octaves up to one octave either side of the best: those are named whether tried or not, for more seeds may be asked.
     """
     tried = _on_lattice(curve)
-    found = {position: loss for position, loss in tried.items() if loss <= math.log(classes) + HOPELESS}
+    hopeful = {position: loss for position, loss in tried.items() if loss <= math.log(classes) + HOPELESS}
     first = [centre + OCTAVE * step for step in range(-3, 4)]
     missing = [position for position in first if position not in tried]
     if missing:
         return missing, "unknown"
-    best = min(found, key=lambda position: found[position]) if found else min(tried)
+    best = min(hopeful, key=lambda position: hopeful[position]) if hopeful else min(tried)
     for edge, way in ((max(tried), 1), (min(tried), -1)):
         if best == edge:
             if abs(edge - centre) > (3 + REACH) * OCTAVE:
-                return [], "best_at_edge" if found else "all_diverged"
+                return [], "best_at_edge" if hopeful else "all_diverged"
             return [edge + way * OCTAVE, edge + 2 * way * OCTAVE], "unknown"
     return list(range(best - OCTAVE, best + OCTAVE + 1)), "ok"
 
@@ -295,9 +295,9 @@ def means(curve: Curve) -> dict[float, float]:
 
 def loss_between(curve: Curve, lr: float) -> float:
     """Return the mean loss at a rate, between measured ones along the logarithm of the rate, beyond them the last."""
-    found = sorted(means(curve).items())
-    below = max((one for one in found if one[0] <= lr), default=found[0])
-    above = min((one for one in found if one[0] >= lr), default=found[-1])
+    points = sorted(means(curve).items())
+    below = max((point for point in points if point[0] <= lr), default=points[0])
+    above = min((point for point in points if point[0] >= lr), default=points[-1])
     if below[0] == above[0]:
         return below[1]
     part = math.log(lr / below[0]) / math.log(above[0] / below[0])
@@ -306,12 +306,12 @@ def loss_between(curve: Curve, lr: float) -> float:
 
 def _on_lattice(curve: Curve) -> dict[int, float]:
     """Return the mean losses at those rates that are whole quarter octaves, by position."""
-    found = {}
+    losses = {}
     for lr, loss in means(curve).items():
         position = _position(lr)
         if position is not None:
-            found[position] = loss
-    return found
+            losses[position] = loss
+    return losses
 
 
 def _position(lr: float) -> int | None:
@@ -325,9 +325,9 @@ def best_rate(curve: Curve, seeds: int = 1) -> float:
 
     Rates with fewer seeds than asked for, far from the best, do not count: how many are known is chance.
     """
-    found = _on_lattice({lr: losses for lr, losses in curve.items() if len(losses) >= seeds})
-    best = min(found, key=lambda position: found[position])
-    estimate = parabola_minimum(found)
+    mean_losses = _on_lattice({lr: losses for lr, losses in curve.items() if len(losses) >= seeds})
+    best = min(mean_losses, key=lambda position: mean_losses[position])
+    estimate = parabola_minimum(mean_losses)
     return math.pow(2.0, (best if estimate is None else estimate) / OCTAVE)
 
 

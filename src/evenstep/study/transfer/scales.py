@@ -77,13 +77,13 @@ def families_at(
         if name not in known:
             raise InputError(f"there is no family '{name}'; choose from {', '.join(known)}")
     wanted = set(names or scale.chosen or known)
-    found = tuple(scaled(family, scale) for name, family in known.items() if name in wanted)
-    return _only(found, networks) if networks else found
+    selected = tuple(scaled(family, scale) for name, family in known.items() if name in wanted)
+    return _only(selected, networks) if networks else selected
 
 
 def _only(families: tuple[Family, ...], patterns: tuple[str, ...]) -> tuple[Family, ...]:
     """Return the families with those networks alone that a pattern matches."""
-    names = [one.name for family in families for one in family.architectures]
+    names = [architecture.name for family in families for architecture in family.architectures]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise InputError(f"no network's name matches '{pattern}'; names are such as '{names[0]}' and '{names[-1]}'")
@@ -110,8 +110,8 @@ def scaled(family: Family, scale: TransferScale) -> Family:
         image=scale.images.get(kind, family.setting.image),
     )
     title, architectures = family.title, family.architectures
-    if scale.over_width and all(one.width is not None for one in architectures):
-        shapes = tuple({one.shape: one for one in architectures}.values())
+    if scale.over_width and all(architecture.width is not None for architecture in architectures):
+        shapes = tuple({architecture.shape: architecture for architecture in architectures}.values())
         if scale.most is not None:
             shapes = spread(shapes, max(scale.most // len(scale.over_width), 1))
         architectures = tuple(shape.at_width(width) for shape in shapes for width in scale.over_width)

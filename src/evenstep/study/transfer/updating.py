@@ -20,13 +20,13 @@ def read_record(path: Path) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(path.read_text())
         updated(record, record)  # has all that the new one is put together from
     except (OSError, ValueError) as error:
-        found = str(error)
+        reason = str(error)
     except (AttributeError, KeyError, TypeError):
-        found = "it is none of evenstep study transfer"
+        reason = "it is none of evenstep study transfer"
     else:
         return record
     raise InputError(
-        f"'{path}' is not a record to bring up to date ({found}); leave --update out, or give the folder of a run"
+        f"'{path}' is not a record to bring up to date ({reason}); leave --update out, or give the folder of a run"
     )
 
 
@@ -44,8 +44,8 @@ def updated(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Return a new record with all families that it lacks and the old one has, in the families' own order."""
     require_alike(old, new)
     then = old["provenance"]["commit"]
-    both = {one["family"]: {"commit": then, **one} for one in old["results"]["families"]}
-    both |= {one["family"]: one for one in new["results"]["families"]}
+    both = {family["family"]: {"commit": then, **family} for family in old["results"]["families"]}
+    both |= {family["family"]: family for family in new["results"]["families"]}
     missing = {*old["results"]["left_out"], *new["results"]["left_out"]} - both.keys()
     asked = _ordered({*old["config"]["families"], *new["config"]["families"]})
     precision = {**old["config"]["precision"], **new["config"]["precision"]}
