@@ -31,10 +31,10 @@ from evenstep.report.page.shares import path_weights
 from evenstep.report.page.writing import render
 from evenstep.rules import Plan, plan_graph
 from evenstep.search import Check, LRSearch, Store
-from evenstep.search.changes import Changes
+from evenstep.search.first_step import Changes
 from evenstep.search.checking import CheckedNetwork, Trend
 from evenstep.search.result import chosen
-from evenstep.search.store import Row
+from evenstep.search.store import StoreRow
 from evenstep.study.codes import chain_code, dense_code
 from tests.strategies import dag_codes
 
@@ -437,8 +437,10 @@ def test_a_store_shows_every_search(tmp_path: Path) -> None:
         store.begin(config, {"recipe": {"optimizer": "adam", "batch_size": 32}})
     losses = {0.1: (1.0, 1.1), 0.2: (0.5, 0.6), 0.4: (0.7, math.inf)}
     for config in ("aaaa", "bbbb"):
-        store.add([Row(config, lr, seed, loss, (), 0.1, {}) for lr in losses for seed, loss in enumerate(losses[lr])])
-    store.add([Row("bbbb", 0.8, 0, 0.5, (), 0.1, {})])  # its second seed is not there yet
+        store.add(
+            [StoreRow(config, lr, seed, loss, (), 0.1, {}) for lr in losses for seed, loss in enumerate(losses[lr])]
+        )
+    store.add([StoreRow("bbbb", 0.8, 0, 0.5, (), 0.1, {})])  # its second seed is not there yet
     store.close()
     first, second = read(tmp_path / "runs.sqlite")
     found: Any = first
