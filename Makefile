@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: run test check lint types tests test-exhaustive docs bench format clean
+.PHONY: run test unit lint types tests test-exhaustive docs bench format clean
 
 run: .venv/ready
 	$(BIN)/evenstep demo
@@ -18,6 +18,10 @@ types: .venv/ready
 
 tests: .venv/ready
 	$(BIN)/pytest -n 2 -m "not exhaustive"
+
+# What a graph becomes on its way to a plan, without torch modules, searches and commands: under a minute.
+unit: .venv/ready
+	$(BIN)/pytest -n 2 -m "not exhaustive and not slow" tests/graph tests/signal tests/init tests/rules tests/planning
 
 test-exhaustive: .venv/ready
 	$(BIN)/pytest -n 2 -m exhaustive

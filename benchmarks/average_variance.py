@@ -3,8 +3,8 @@
     python benchmarks/average_variance.py --data FOLDER [--record results/averages/record.json]
 
 Of every channel behind the last norm and ReLU: the variance over images of its mean over positions, divided by its
-variance over images and positions; averaged over channels. Networks start as planned. `LEFT_BY_AVERAGE` in
-`evenstep.rules.network` stands for these numbers.
+variance over images and positions; averaged over channels. Networks start as planned. The field
+`pooled_variance_floor` of the rule `weighted` stands for these numbers.
 """
 
 from __future__ import annotations

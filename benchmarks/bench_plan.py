@@ -22,8 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 import evenstep as es
-from evenstep.graph import Graph, dag_mlp_graph
-from evenstep.rules import path_moments, plan_graph
+from evenstep.graph import Graph, dag_mlp_graph, path_moments
+from evenstep.planning import plan_graph
 from evenstep.spaces import NasBench201
 from evenstep.study.record import write_record
 

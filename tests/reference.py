@@ -231,3 +231,13 @@ def chain(depth: int) -> str:
 def dense(depth: int) -> str:
     """Return the code of a dense DAG of weights whose longest path has `depth` of them."""
     return "_".join("2" * row for row in range(1, depth + 1))
+
+
+# Graphs
+
+
+def residual(blocks: int) -> Graph:
+    """Return `blocks` residual blocks between a stem and a readout: 2^blocks paths."""
+    edges: list[tuple[object, ...]] = [("x", 0, "weight", 0)]
+    edges += [(i, i + 1, op, int(op == "weight")) for i in range(blocks) for op in ("weight", "skip")]
+    return Graph.from_edges([*edges, (blocks, "y", "weight", 1)])

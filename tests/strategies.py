@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from evenstep.graph import Edge, Graph, Vertex
 from evenstep.graph.networks import Order
-from evenstep.rules import Init
+from evenstep.graph.operators import Operator, Scale, Weight
 from tests.reference import dag_rows, row_paths
 
 PlainEdge = tuple[str, str, str, int]
 
 ORDERS: tuple[Order, ...] = ("pre", "post")
-INITS: tuple[Init, ...] = ("conserve", "degree", "he")
+INITS: tuple[str, ...] = ("conserve", "degree", "he")
 
 names = st.text(min_size=1, max_size=5)
 orders = st.sampled_from(ORDERS)
@@ -64,6 +64,11 @@ def edge_lists(draw: st.DrawFn, *, max_vertices: int = 8) -> list[PlainEdge]:
     return [(labels[source], labels[target], op, depth) for (source, target), op, depth in drawn]
 
 
+def plain_operators(op: str, depth: int) -> tuple[Operator, ...]:
+    """Return a skip or a weight that counts as so many activations."""
+    return (Scale(depth=depth),) if op == "skip" else (Weight(depth=depth),)
+
+
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
     """Draw a graph with any inputs and outputs; parts of it, or all, may be dead."""
@@ -72,7 +77,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     ends = st.lists(st.sampled_from(labels), min_size=1, max_size=3, unique=True)
     return Graph.build(
         [Vertex(name) for name in draw(st.permutations(labels))],
-        [Edge(s, t, "identity" if op == "skip" else op, depth=depth) for s, t, op, depth in edges],
+        [Edge(s, t, plain_operators(op, depth)) for s, t, op, depth in edges],
         inputs=draw(ends),
         outputs=draw(ends),
     )

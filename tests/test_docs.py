@@ -261,9 +261,9 @@ def test_the_site_builds_with_every_page(site: Path) -> None:
         built = site / ("index.html" if page.stem == "index" else f"{page.stem}/index.html")
         assert built.is_file(), page.stem
     reference = (site / "api" / "index.html").read_text()
-    for name in ("Plan.param_groups", "search_lr", "rules.moments.path_moments"):
+    for name in ("Plan.param_groups", "search_lr", "graph.path_moments.path_moments"):
         assert f'id="evenstep.{name}"' in reference
-    assert 'href="../api/#evenstep.rules.moments.path_moments"' in (site / "theory" / "index.html").read_text()
+    assert 'href="../api/#evenstep.graph.path_moments.path_moments"' in (site / "theory" / "index.html").read_text()
 
 
 def test_the_site_asks_no_other_server_for_anything(site: Path) -> None:

@@ -1,4 +1,7 @@
-"""Check who imports whom: `errors <- graph <- rules <- module <- search, spaces, data <- study <- report <- cli`."""
+"""Check who imports whom, with no exception.
+
+`errors <- graph <- signal <- init <- rules <- planning <- module <- search, spaces, data <- study <- report <- cli`.
+"""
 
 import ast
 import subprocess
@@ -12,7 +15,10 @@ SOURCE = Path(__file__).parents[1] / "src" / "evenstep"
 LEVELS = (
     ("errors",),
     ("graph",),
+    ("signal",),
+    ("init",),
     ("rules",),
+    ("planning",),
     ("module",),
     ("search", "spaces", "data"),
     ("study",),
@@ -20,8 +26,6 @@ LEVELS = (
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-# A plan is a value of the rules with one convenience that needs torch; it is reached when called, not when imported.
-LAZY = {("rules/plan.py", "Plan.param_groups", "evenstep.module.apply")}
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
@@ -60,7 +64,7 @@ def test_no_import_points_upwards(path: Path) -> None:
     assert part in LEVEL, f"{part} has no place in the order of imports"
     name = str(path.relative_to(SOURCE))
     for where, module in imports(path):
-        if module.split(".")[0] != "evenstep" or (name, where, module) in LAZY:
+        if module.split(".")[0] != "evenstep":
             continue
         if module == "evenstep.__version__":  # a constant of the package, none of its parts
             continue
@@ -70,14 +74,9 @@ def test_no_import_points_upwards(path: Path) -> None:
         assert LEVEL[parts[1]] <= LEVEL[part], f"{name} ({where or 'top'}) imports {module}, which stands above it"
 
 
-def test_the_exception_is_still_needed() -> None:
-    for name, where, module in LAZY:
-        assert (where, module) in set(imports(SOURCE / name))
-
-
 def test_every_part_was_walked() -> None:
     walked = {part_of(path) for path in FILES}
-    assert {"errors", "graph", "rules", "module"} <= walked
+    assert {name for level in LEVELS for name in level} <= walked
 
 
 @pytest.mark.parametrize(
@@ -102,11 +101,14 @@ def test_the_walk_finds_imports_in_every_form(
     assert set(imports(path)) == expected
 
 
-FORBIDDEN = {"graph": {"torch", "numpy", "scipy"}, "rules": {"torch", "scipy"}, "errors": {"torch", "numpy", "scipy"}}
+FORBIDDEN = {
+    "errors": {"torch", "numpy", "scipy"},
+    **{part: {"torch", "scipy"} for part in ("graph", "signal", "init", "rules", "planning")},
+}
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if part_of(path) in FORBIDDEN], ids=lambda p: p.name)
-def test_graph_and_rules_name_no_torch(path: Path) -> None:
+def test_all_up_to_the_plan_name_no_torch(path: Path) -> None:
     found = {module.split(".")[0] for _, module in imports(path)}
     assert not found & FORBIDDEN[part_of(path)]
 
@@ -115,8 +117,11 @@ def test_graph_and_rules_name_no_torch(path: Path) -> None:
     ("module", "absent"),
     [
         ("evenstep.errors", ("torch", "numpy", "scipy")),
-        ("evenstep.graph", ("torch", "numpy", "scipy")),
+        ("evenstep.graph", ("torch", "scipy")),
+        ("evenstep.signal", ("torch", "scipy")),
+        ("evenstep.init", ("torch", "scipy")),
         ("evenstep.rules", ("torch", "scipy")),
+        ("evenstep.planning", ("torch", "scipy")),
         ("evenstep", ("scipy", "matplotlib", "typer", "rich")),
     ],
 )

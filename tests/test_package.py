@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from evenstep import __version__
+import evenstep
+from evenstep import __version__, errors
 
 ROOT = Path(__file__).parents[1]
 # Top-level modules of what only extras bring.
@@ -134,3 +135,15 @@ def test_the_readmes_example_runs_without_extras(python: Path, tmp_path: Path) -
 def test_imports_load_no_more_than_they_need(statement: str, absent: set[str], tmp_path: Path) -> None:
     code = f"{statement}\nimport sys\nprint(*sorted({absent!r} & set(sys.modules)))"
     assert run(sys.executable, "-c", code, folder=tmp_path).split() == []
+
+
+def test_the_door_is_small_and_every_error_stands_in_it() -> None:
+    own = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    names = set(evenstep.__all__) - {"__version__"}
+    assert own <= names
+    assert names - own == set(
+        "plan Plan ParameterPlan Factor initialize_ check_groups search_lr LRSearch check Check trace Graph "
+        "register_op ops write_report".split()
+    )
+    for name in names:
+        assert getattr(evenstep, name) is not None

@@ -9,21 +9,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from evenstep.errors import EvenstepError, GraphError, InputError, PlanError, TraceError
-    from evenstep.graph import Edge, Graph, Parameter, Vertex
-    from evenstep.module import check_groups, initialize_, ops, param_groups, plan, register_op, trace
+    from evenstep.errors import (
+        DamageError,
+        EvenstepError,
+        GraphError,
+        InputError,
+        PlanError,
+        SearchError,
+        StoreError,
+        TraceError,
+    )
+    from evenstep.graph import Graph
+    from evenstep.module import check_groups, initialize_, ops, plan, register_op, trace
+    from evenstep.planning import ParameterPlan, Plan
     from evenstep.report.page import write_report
-    from evenstep.rules import ParameterPlan, PathMoments, Plan, path_moments, plan_graph
+    from evenstep.rules import Factor
     from evenstep.search import Check, LRSearch, check, search_lr
 
 __version__ = "0.1.0"
 
 # Public name -> module that holds it. Loaded on first use, so that the graph and the rules work without torch.
+_ERRORS = (
+    *("EvenstepError", "DamageError", "GraphError", "InputError"),
+    *("PlanError", "SearchError", "StoreError", "TraceError"),
+)
 _HOMES = {
-    "evenstep.errors": ("EvenstepError", "GraphError", "InputError", "PlanError", "TraceError"),
-    "evenstep.graph": ("Edge", "Graph", "Parameter", "Vertex"),
-    "evenstep.rules": ("ParameterPlan", "PathMoments", "Plan", "path_moments", "plan_graph"),
-    "evenstep.module": ("check_groups", "initialize_", "ops", "param_groups", "plan", "register_op", "trace"),
+    "evenstep.errors": _ERRORS,
+    "evenstep.graph": ("Graph",),
+    "evenstep.rules": ("Factor",),
+    "evenstep.planning": ("ParameterPlan", "Plan"),
+    "evenstep.module": ("check_groups", "initialize_", "ops", "plan", "register_op", "trace"),
     "evenstep.report.page": ("write_report",),
     "evenstep.search": ("Check", "LRSearch", "check", "search_lr"),
 }
@@ -31,28 +46,25 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Check",
-    "Edge",
+    "DamageError",
     "EvenstepError",
+    "Factor",
     "Graph",
     "GraphError",
     "InputError",
     "LRSearch",
-    "Parameter",
     "ParameterPlan",
-    "PathMoments",
     "Plan",
     "PlanError",
+    "SearchError",
+    "StoreError",
     "TraceError",
-    "Vertex",
     "__version__",
     "check",
     "check_groups",
     "initialize_",
     "ops",
-    "param_groups",
-    "path_moments",
     "plan",
-    "plan_graph",
     "register_op",
     "search_lr",
     "trace",

@@ -13,6 +13,14 @@ class InputError(EvenstepError):
     """Report an argument outside what is accepted."""
 
 
+class DamageError(InputError):
+    """Report plain values, as a file holds them, that cannot be read; `cause` says why."""
+
+    def __init__(self, name: str, cause: str, remedy: str) -> None:
+        super().__init__(f"{name} is damaged ({cause}); {remedy}")
+        self.cause = cause
+
+
 class TraceError(EvenstepError):
     """Report a module that cannot be read as a graph."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evenstep.graph import dag_mlp_graph
-from evenstep.rules import Plan
+from evenstep.planning import Plan
 from tests.cli.command import Done, Run, in_a_process
 from tests.reference import (
     cell_depths,

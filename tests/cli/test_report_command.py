@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evenstep.graph import dag_mlp_graph
-from evenstep.rules import plan_graph
+from evenstep.planning import plan_graph
 from evenstep.search.store import Store, StoreRow
 from tests.cli.command import Run, in_a_process
 from tests.report.test_page import a_check, a_record

@@ -9,8 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import GraphError
-from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
-from evenstep.rules import path_moments
+from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_mlp_graph, nasbench201_graph, path_moments
+from evenstep.graph.operators import (
+    OPERATORS,
+    Activation,
+    Average,
+    Contraction,
+    Gate,
+    Maximum,
+    Norm,
+    Recurrent,
+    RMSNorm,
+    Scale,
+    Share,
+    Slice,
+    Steer,
+    Unknown,
+    Weight,
+)
 from tests import reference
 from tests.strategies import PlainEdge, dag_codes, edge_lists, graphs, relabellings
 
@@ -37,7 +53,7 @@ def test_vertices_come_in_topological_order_whatever_the_order_of_the_edges(edge
 def test_plain_edges_have_the_paper_s_depths_unless_given() -> None:
     graph = Graph.from_edges([("x", "y", "weight"), ("x", "y", "skip"), ("y", "z", "weight", 0), ("y", "z", "skip", 3)])
     assert [edge.depth for edge in graph.edges] == [1, 0, 0, 3]
-    assert [edge.op for edge in graph.edges] == ["weight", "identity", "weight", "identity"]
+    assert [edge.weight is not None for edge in graph.edges] == [True, False, True, False]
     assert [edge.activation for edge in graph.edges] == ["relu", None, None, None]
 
 
@@ -57,7 +73,7 @@ def test_in_degree_counts_parallel_edges(edges: list[PlainEdge]) -> None:
 def test_only_sums_have_several_summands(merge: Any, expected: int) -> None:
     graph = Graph.build(
         [Vertex("a"), Vertex("b", merge)],
-        [Edge("a", "b", "identity"), Edge("a", "b", "identity")],
+        [Edge("a", "b"), Edge("a", "b")],
         inputs=["a"],
         outputs=["b"],
     )
@@ -100,7 +116,7 @@ def _build(vertices: list[Vertex], edges: list[Edge], **changes: Any) -> Graph:
 
 
 A, B = Vertex("a"), Vertex("b")
-AB = Edge("a", "b", "identity")
+AB = Edge("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -115,8 +131,8 @@ AB = Edge("a", "b", "identity")
         (lambda: _build([A], []), ("at least two vertices", "1 vertices")),
         (lambda: _build([A, A, B], [AB]), ("'a'", "share a name")),
         (lambda: _build([A, Vertex("b", "max")], [AB]), ("'b'", "'max'", "'concat'")),  # type: ignore[arg-type]
-        (lambda: _build([A, B], [AB, Edge("a", "c", "identity")]), ("a->c", "'c'", "does not exist")),
-        (lambda: _build([A, B], [AB, Edge("z", "b", "identity")]), ("z->b", "'z'", "does not exist")),
+        (lambda: _build([A, B], [AB, Edge("a", "c")]), ("a->c", "'c'", "does not exist")),
+        (lambda: _build([A, B], [AB, Edge("z", "b")]), ("z->b", "'z'", "does not exist")),
         (lambda: _build([A, B], [AB], inputs=()), ("no input",)),
         (lambda: _build([A, B], [AB], outputs=()), ("no output",)),
         (lambda: _build([A, B], [AB], inputs=("q",)), ("input 'q'", "not a vertex")),
@@ -126,7 +142,7 @@ AB = Edge("a", "b", "identity")
             ("'w'", "declared twice"),
         ),
         (
-            lambda: _build([A, B], [Edge("a", "b", "weight", parameters=("w",))]),
+            lambda: _build([A, B], [Edge("a", "b", (Weight(),), ("w",))]),
             ("a->b", "'w'", "declare"),
         ),
     ],
@@ -138,7 +154,7 @@ def test_bad_graphs_are_named_with_the_value(make: Any, words: tuple[str, ...]) 
 
 
 def test_no_live_path_names_inputs_and_outputs() -> None:
-    graph = _build([A, B, Vertex("c")], [Edge("a", "c", "weight")])
+    graph = _build([A, B, Vertex("c")], [Edge("a", "c", (Weight(),))])
     with pytest.raises(GraphError, match="no live path leads from the inputs 'a' to the outputs 'b'"):
         graph.live()
 
@@ -179,7 +195,7 @@ def test_pruning_keeps_the_parameters_of_dead_edges() -> None:
     parameters = [Parameter("w", "weight"), Parameter("dead", "weight")]
     graph = _build(
         [A, B, Vertex("c")],
-        [Edge("a", "b", "weight", parameters=("w",)), Edge("a", "c", "weight", parameters=("dead",))],
+        [Edge("a", "b", (Weight(),), ("w",)), Edge("a", "c", (Weight(),), ("dead",))],
         parameters=parameters,
     )
     live = graph.live()
@@ -242,11 +258,16 @@ def test_every_field_survives_json() -> None:
         (2, 3, 5),
         fan_in=15,
         fan_out=10,
-        kernel_size=5.0,
         trainable=False,
         measured=0.5,
         note="n",
     )
-    edge = Edge("a", "b", "weight", ("w",), 15, 10, 5.0, 2, 0.75, 0.5, "gelu", False, 4)
+    operators = (
+        *(Gate(-0.5, inverse=True), Scale(2.0), Activation("gelu", 4, depth=2), Norm(over_batch=True), RMSNorm()),
+        *(Average(9, alike=True), Slice(), Maximum(3), Unknown("lib.op"), Share(0.25), Contraction(7), Steer(depth=1)),
+        Recurrent(15, 10, 5.0, 2, 3, 0.75, patches=True, kind="gru"),
+    )
+    assert {type(operator) for operator in operators} == {*OPERATORS.values()} - {Weight}
+    edge = Edge("a", "b", operators, ("w",))
     graph = _build([A, Vertex("b", "concat")], [edge], parameters=[parameter])
     assert Graph.from_dict(json.loads(json.dumps(graph.to_dict()))) == graph

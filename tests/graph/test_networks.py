@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from evenstep.errors import GraphError, InputError
-from evenstep.graph import Graph, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
-from evenstep.graph.networks import Norm, Order
-from evenstep.rules import Init, Network, Weighted, path_moments, plan_graph
+from evenstep.graph import Graph, dag_cnn_graph, dag_mlp_graph, nasbench201_graph, path_moments
+from evenstep.graph.networks import NormKind, Order
+from evenstep.init import Network
+from evenstep.planning import plan_graph
+from evenstep.rules import Weighted
 from evenstep.spaces import DagCNN, DagMLP, NasBench201
 from tests import reference
 from tests.strategies import dag_codes, inits, isomorphic_code, orders
@@ -21,14 +23,14 @@ from tests.strategies import dag_codes, inits, isomorphic_code, orders
 Case = tuple[Graph, Callable[[], nn.Module]]
 
 
-def _mlp(code: str, order: Order, norm: Norm) -> Case:
+def _mlp(code: str, order: Order, norm: NormKind) -> Case:
     return (
         dag_mlp_graph(code, width=6, inputs=5, classes=3, order=order, norm=norm),
         lambda: DagMLP(code, width=6, inputs=5, classes=3, order=order, norm=norm),
     )
 
 
-def _cnn(code: str, order: Order, norm: Norm) -> Case:
+def _cnn(code: str, order: Order, norm: NormKind) -> Case:
     return (
         dag_cnn_graph(code, width=6, channels=2, classes=3, kernel_size=5, order=order, norm=norm),
         lambda: DagCNN(code, width=6, channels=2, classes=3, kernel_size=5, order=order, norm=norm),
@@ -42,7 +44,7 @@ def _cell(code: str) -> Case:
     )
 
 
-KINDS: tuple[tuple[Order, Norm], ...] = (
+KINDS: tuple[tuple[Order, NormKind], ...] = (
     ("pre", "none"),
     ("post", "none"),
     ("pre", "batch"),
@@ -72,8 +74,10 @@ def test_parameters_are_those_of_the_module(graph: Graph, make: Callable[[], nn.
             fans = nn.init._calculate_fan_in_and_fan_out(layer.weight)
             assert (parameter.fan_in, parameter.fan_out) == fans
             assert parameter.role == kind
-            if kind == "weight":
-                assert parameter.kernel_size == (layer.kernel_size[0] if isinstance(layer, nn.Conv2d) else 1)
+            (edge,) = [edge for edge in graph.edges if parameter.name in edge.parameters]
+            assert edge.weight is not None
+            assert (edge.weight.fan_in, edge.weight.fan_out) == fans
+            assert edge.weight.kernel_size == (layer.kernel_size[0] if isinstance(layer, nn.Conv2d) else 1)
         else:
             assert parameter.role == ("gain" if kind == "weight" else "bias")
 
@@ -87,11 +91,11 @@ def test_live_in_degrees_are_those_of_the_code(code: str) -> None:
 
 
 @given(dag_codes(max_vertices=6), orders, inits, st.data())
-def test_codes_of_one_dag_get_one_plan(code: str, order: Order, init: Init, data: st.DataObject) -> None:
+def test_codes_of_one_dag_get_one_plan(code: str, order: Order, init: str, data: st.DataObject) -> None:
     other, new = data.draw(isomorphic_code(code))
     graphs = [dag_mlp_graph(c, width=16, inputs=8, order=order) for c in (code, other)]
     assert path_moments(graphs[0]) == path_moments(graphs[1])
-    scores = [Weighted().score(Network(graph, init)) for graph in graphs]
+    scores = [Weighted().score(Network.of(graph, init)) for graph in graphs]
     assert scores[0] == pytest.approx(scores[1], rel=1e-9)
     plans = [plan_graph(graph, init=init) for graph in graphs]
     assert plans[0].lr_scale == pytest.approx(plans[1].lr_scale, rel=1e-9)

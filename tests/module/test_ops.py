@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import evenstep as es
-from evenstep.module.ops import Call, Incoming, Outcome, handler_of, known_ops, op_name, registry
+from evenstep.graph import path_moments
+from evenstep.graph.operators import Activation, Maximum, Norm, Operator, RMSNorm, Scale
+from evenstep.module.ops import Call, Outcome, edge_from, handler_of, known_ops, op_name, registry
 
 torch.set_num_threads(1)
 
@@ -94,7 +96,7 @@ def twin() -> nn.Module:
 def test_a_registered_operator_is_read_like_its_twin(target: object) -> None:
     es.register_op(target, es.ops.activation("relu"))
     ours, theirs = es.plan(Custom(), X), es.plan(twin(), X)
-    assert es.path_moments(ours.graph) == es.path_moments(theirs.graph)
+    assert path_moments(ours.graph) == path_moments(theirs.graph)
     assert ours.lr_scale == pytest.approx(theirs.lr_scale)
     for p in ours.parameters:
         assert (p.std, p.lr_scale) == pytest.approx((theirs[p.name].std, theirs[p.name].lr_scale))
@@ -103,14 +105,14 @@ def test_a_registered_operator_is_read_like_its_twin(target: object) -> None:
 def test_an_overload_goes_before_all_overloads() -> None:
     es.register_op("evenstep_tests.ramp", es.ops.identity)
     es.register_op("evenstep_tests.ramp.default", es.ops.activation("relu"))
-    assert es.path_moments(es.trace(Custom(), X)).m1 == 2 + 3  # paths of 2 and 3
+    assert path_moments(es.trace(Custom(), X)).m1 == 2 + 3  # paths of 2 and 3
 
 
 def test_a_later_registration_replaces_an_earlier_one() -> None:
     es.register_op(RAMP, es.ops.activation("relu"))
-    deep = es.path_moments(es.trace(Custom(), X))
+    deep = path_moments(es.trace(Custom(), X))
     es.register_op(RAMP, es.ops.identity)
-    shallow = es.path_moments(es.trace(Custom(), X))
+    shallow = path_moments(es.trace(Custom(), X))
     assert (deep.m1, shallow.m1) == (2 + 3, 2 + 2)
 
 
@@ -120,11 +122,11 @@ def test_the_decorator_form_returns_the_handler_and_hands_it_calls() -> None:
     @es.register_op("evenstep_tests.ramp")
     def handler(call: Call) -> Outcome:
         seen.append(call)
-        return Outcome((Incoming(call.signals()[0], "activation", depth=2, activation="relu"),))
+        return Outcome((edge_from(call.signals()[0], Activation("relu", depth=2)),))
 
     assert handler_of("evenstep_tests.ramp.default") is handler
     assert "evenstep_tests.ramp" in known_ops()
-    assert es.path_moments(es.trace(Custom(), X)).m1 == 2 + 4
+    assert path_moments(es.trace(Custom(), X)).m1 == 2 + 4
     (call,) = seen
     assert (call.op, call.module, call.shape) == ("evenstep_tests.ramp.default", "inner", (2, 8))
     assert call.signals()[0].shape == (2, 8)
@@ -164,7 +166,7 @@ def test_letting_an_unknown_operator_through_marks_the_parameters_beside_it() ->
     assert marked == {"inner.linear.weight", "inner.linear.bias", "middle.weight", "middle.bias"}
     assert "evenstep_tests.ramp" in planned["middle.weight"].reason
     # As an identity: no depth of its own.
-    assert (planned.path_count, es.path_moments(planned.graph).m1) == (2, 2 + 2)
+    assert (planned.path_count, path_moments(planned.graph).m1) == (2, 2 + 2)
 
 
 def test_parameters_of_an_unknown_operator_are_kept_and_marked() -> None:
@@ -239,15 +241,15 @@ class Scaled(nn.Module):
         return logits
 
 
-EDGES = [("activation", "relu"), ("norm", None), ("rms_norm", None), ("maximum", None), ("identity", None)]
+OPERATORS = [Activation("relu", 4), Norm(depth=1), RMSNorm(depth=1), Maximum(4, depth=1), Scale(1.0, depth=1)]
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.1, -3.0])
-@pytest.mark.parametrize(("op", "activation"), EDGES)
-def test_an_amplitude_counts_as_a_factor_written_out_does(op: str, activation: str | None, factor: float) -> None:
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.op)
+def test_an_operator_s_factor_counts_as_one_written_out_does(operator: Operator, factor: float) -> None:
     def handler(call: Call, amplitude: float) -> Outcome:
-        edge = Incoming(call.signals()[0], op, depth=1, activation=activation, window=4, amplitude=amplitude)
-        return Outcome((edge,))
+        scale = () if amplitude == 1.0 else (Scale(amplitude),)
+        return Outcome((edge_from(call.signals()[0], operator, *scale),))
 
     es.register_op(RAMP, lambda call: handler(call, 1.0))
     plain, written = es.plan(Scaled(), X), es.plan(Scaled(factor), X)
@@ -259,12 +261,12 @@ def test_an_amplitude_counts_as_a_factor_written_out_does(op: str, activation: s
     assert first * second == pytest.approx(1 / abs(factor), rel=1e-6)
 
 
-def test_an_amplitude_weighs_one_summand_among_others() -> None:
+def test_a_factor_weighs_one_summand_among_others() -> None:
     def handler(amplitude: float) -> es.ops.Handler:
         return lambda call: Outcome(
             (
-                Incoming(call.signals()[0], "activation", depth=1, activation="relu", amplitude=amplitude),
-                Incoming(call.signals()[0]),
+                edge_from(call.signals()[0], Activation("relu"), Scale(amplitude)),
+                edge_from(call.signals()[0]),
             )
         )
 

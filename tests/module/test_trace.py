@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import evenstep as es
-from evenstep.graph import dag_cnn_graph, dag_mlp_graph, nasbench201_graph
-from evenstep.rules import activations
+from evenstep.graph import activations, dag_cnn_graph, dag_mlp_graph, nasbench201_graph, path_moments
+from evenstep.graph.networks import NormKind, Order
+from evenstep.graph.operators import Scale, Share
 from evenstep.spaces import DagCNN, DagMLP, NasBench201
 from tests.reference import (
     cell_code_of,
@@ -28,9 +29,6 @@ from tests.zoo import ZOO
 
 torch.set_num_threads(1)
 
-Init = Literal["conserve", "degree", "he", "keep"]
-Order = Literal["pre", "post"]
-Norm = Literal["none", "batch", "layer"]
 
 SAMPLE = random.Random(7)
 FOUR_VERTICES = SAMPLE.sample([code for code in dag_codes(4) if dag_depths(code)], 45)
@@ -81,15 +79,15 @@ def reads(plan: es.Plan) -> dict[str, float]:
     at = {vertex.name: vertex.second_moment for vertex in plan.vertices}
     found = {}
     for edge in plan.graph.live().edges:
-        if edge.op == "weight":
-            found[edge.parameters[0]] = at[edge.source] * (0.5 if edge.activates_first else 1.0)
+        if edge.weight is not None:
+            found[edge.parameters[0]] = at[edge.source] * (0.5 if edge.before else 1.0)
     return found
 
 
-def assert_same_plan(traced: es.Graph, built: es.Graph, init: Init, *, rate: float = 1.0) -> None:
+def assert_same_plan(traced: es.Graph, built: es.Graph, init: str, *, rate: float = 1.0) -> None:
     """Compare everything that matters: sizes, rates (times `rate`), and what each weight reads."""
-    one = es.plan_graph(traced, init=init, base_graph=built)
-    other = es.plan_graph(built, init=init, base_graph=built)
+    one = es.plan(traced, init=init, base_graph=built)
+    other = es.plan(built, init=init, base_graph=built)
     assert {p.name for p in one.parameters} == {p.name for p in other.parameters}
     assert one.lr_scale == pytest.approx(rate * other.lr_scale, rel=1e-9)
     for p in one.parameters:
@@ -104,12 +102,12 @@ def assert_same_plan(traced: es.Graph, built: es.Graph, init: Init, *, rate: flo
 
 
 @pytest.mark.parametrize("norm", ["none", "batch", "layer"])
-def test_dag_mlps_of_order_pre_trace_to_the_graphs_of_their_codes(norm: Norm) -> None:
+def test_dag_mlps_of_order_pre_trace_to_the_graphs_of_their_codes(norm: NormKind) -> None:
     agreed = 0
     for code in DAG_CODES if norm == "none" else FOUR_VERTICES[::3]:
         traced = es.trace(DagMLP(code, width=16, inputs=12, classes=3, norm=norm), torch.zeros(2, 12))
         built = dag_mlp_graph(code, width=16, inputs=12, classes=3, norm=norm)
-        moments = es.path_moments(traced)
+        moments = path_moments(traced)
         assert (moments.count, moments.m1, moments.m2, moments.m3) == power_sums(dag_depths(code)), code
         assert_same_plan(traced, built, "he")
         if not flattened(code):
@@ -123,8 +121,8 @@ def test_a_sum_that_is_only_handed_on_counts_with_the_next() -> None:
     code = "2_11"
     assert flattened(code)
     traced = es.trace(DagMLP(code, width=16, inputs=12), torch.zeros(2, 12))
-    ours = es.plan_graph(traced, init="degree")["edges.0_1.weight"].std
-    theirs = es.plan_graph(dag_mlp_graph(code, width=16, inputs=12), init="degree")["edges.0_1.weight"].std
+    ours = es.plan(traced, init="degree")["edges.0_1.weight"].std
+    theirs = es.plan(dag_mlp_graph(code, width=16, inputs=12), init="degree")["edges.0_1.weight"].std
     assert ours == pytest.approx(math.sqrt(2 / (2 * 16)))  # two summands at z_2 = z_0 + W relu(z_0)
     assert theirs == pytest.approx(math.sqrt(2 / 16))  # one at z_1
 
@@ -150,7 +148,7 @@ def test_order_post_traces_to_the_graphs_of_its_codes(space: str) -> None:
         else:
             traced = es.trace(DagCNN(code, width=4, order="post"), torch.zeros(2, 3, 6, 6))
             built = dag_cnn_graph(code, width=4, order="post", image_size=6)
-        moments = es.path_moments(traced)
+        moments = path_moments(traced)
         assert (moments.count, moments.m1, moments.m2, moments.m3) == power_sums(dag_depths(code)), code
         if not sums_activations(code):
             weightless = all(op != "weight" for _, _, op in live_edges(code))
@@ -168,11 +166,11 @@ def test_order_post_traces_to_the_graphs_of_its_codes(space: str) -> None:
 
 
 @pytest.mark.parametrize("norm", ["none", "batch", "layer"])
-def test_dag_cnns_trace_to_the_graphs_of_their_codes(norm: Norm) -> None:
+def test_dag_cnns_trace_to_the_graphs_of_their_codes(norm: NormKind) -> None:
     for code in FOUR_VERTICES[:: 3 if norm == "none" else 9]:
         traced = es.trace(DagCNN(code, width=4, classes=3, norm=norm), torch.zeros(2, 3, 6, 6))
         built = dag_cnn_graph(code, width=4, classes=3, norm=norm, image_size=6)
-        moments = es.path_moments(traced)
+        moments = path_moments(traced)
         assert (moments.count, moments.m1, moments.m2, moments.m3) == power_sums(dag_depths(code)), code
         if norm == "none" and all(op != "weight" for _, _, op in live_edges(code)):
             continue  # stem, rectifier, pool: no weight reads the rectifier, so it is traced behind the stem
@@ -185,7 +183,7 @@ def test_nasbench201_cells_trace_to_the_graphs_of_their_codes() -> None:
     for code in CELL_CODES:
         traced = es.trace(NasBench201(code, channels=4, cells=1, stages=1), torch.zeros(2, 3, 6, 6))
         built = nasbench201_graph(code, channels=4, image_size=6)
-        moments = es.path_moments(traced)
+        moments = path_moments(traced)
         assert (moments.count, moments.m1, moments.m2, moments.m3) == power_sums(cell_depths(code)), code
         for init in ("he", "conserve", "degree"):
             assert_same_plan(traced, built, init)
@@ -353,7 +351,7 @@ def test_predicted_second_moments_are_those_of_a_run(name: str) -> None:
 @pytest.mark.parametrize("order", ["pre", "post"])
 @pytest.mark.parametrize("init", ["conserve", "degree", "he"])
 @pytest.mark.parametrize("code", ["2_12_112", "2_22_222", "1_21_211", "2_02_012"])
-def test_predicted_second_moments_of_traced_dags_are_those_of_a_run(code: str, init: Init, order: Order) -> None:
+def test_predicted_second_moments_of_traced_dags_are_those_of_a_run(code: str, init: str, order: Order) -> None:
     model = DagMLP(code, width=256, inputs=64, order=order)
     planned = es.plan(model, torch.zeros(2, 64), init=init)
     totals: dict[str, float] = {}
@@ -423,15 +421,15 @@ def test_predicted_second_moments_of_zoo_models_are_those_of_a_run(name: str) ->
 def test_a_residual_block_with_strided_downsampling_reads_as_two_summands() -> None:
     model, args = next(entry for entry in ZOO if entry.name == "basic_resnet").make()
     graph = es.trace(model, args)
-    edges = {edge.parameters[0]: edge for edge in graph.edges if edge.op == "weight"}
-    norms = {edge.source: edge for edge in graph.edges if edge.op == "norm"}
+    edges = {edge.parameters[0]: edge for edge in graph.edges if edge.weight is not None}
+    norms = {edge.source: edge for edge in graph.edges if edge.normalises}
     joined = norms[edges["4.conv2.weight"].target].target
     assert norms[edges["4.downsample.0.weight"].target].target == joined
     assert graph.in_degree(joined) == 2
     # Both read the block's input through the rectifier before it; the branch has one more of its own.
     assert edges["4.downsample.0.weight"].source == edges["4.conv1.weight"].source
     assert [edges[f"4.{name}.weight"].depth for name in ("downsample.0", "conv1", "conv2")] == [1, 1, 1]
-    stride = {edge.target: edge for edge in graph.edges if edge.op == "weight"}
+    stride = {edge.target: edge.weight for edge in graph.edges if edge.weight is not None}
     assert stride["4.conv1"].fan_in == 8 * 9
     assert stride["4.downsample.0"].fan_in == 8
 
@@ -475,14 +473,64 @@ def test_fans_count_connections(name: str) -> None:
     (fed,) = torch.autograd.grad(output.sum(), x)
     output = output.detach()
     (edge,) = es.trace(layer, x.detach()).edges
-    assert edge.fan_in * edge.gain == pytest.approx(float(output.mean()))
+    drawn = edge.weight
+    assert drawn is not None
+    assert drawn.fan_in * drawn.gain == pytest.approx(float(output.mean()))
     if "transposed" not in name:
-        assert edge.fan_in == int(output.max())
+        assert drawn.fan_in == int(output.max())
     if "strided" not in name:
-        assert edge.fan_out == int(fed.max())
+        assert drawn.fan_out == int(fed.max())
     (weight,) = layer.parameters()
-    sides = weight.shape[2:] if name != "patches" else ()  # each patch is read once: a matrix
-    assert edge.kernel_size == pytest.approx(math.prod(sides) ** (1 / max(len(sides), 1)))
+    sides = weight.shape[2:]
+    assert drawn.kernel_size == pytest.approx(math.prod(sides) ** (1 / max(len(sides), 1)))
+    assert drawn.groups == getattr(layer, "groups", 1)
+    assert drawn.patches == (name == "patches")  # each patch is read once
+    assert drawn.slides == (name not in ("linear", "patches"))
+    out, into = (weight.shape[1], weight.shape[0]) if "transposed" in name else weight.shape[:2]
+    units = (into // drawn.groups, out) if "transposed" in name else (into, out // drawn.groups)
+    assert (drawn.units_in, drawn.units_out) == pytest.approx(units)
+
+
+def width_of(plan: es.Plan, name: str) -> float:
+    (factor,) = [factor.value for factor in plan[name].factors if factor.name == "width"]
+    return factor
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (2, 2), (3, 1), (3, 2)])
+def test_kernel_taps_are_left_out_of_a_hidden_layer_s_width(kernel: int, stride: int) -> None:
+    hidden = nn.Conv2d(16, 32, kernel, stride=stride, padding=kernel // 3)
+    net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), hidden, nn.ReLU(), nn.Flatten(), nn.LazyLinear(4))
+    net(torch.zeros(1, 3, 10, 10))
+    sgd, adam = (es.plan(net, torch.zeros(2, 3, 10, 10), optimizer=o) for o in ("sgd", "adam"))
+    assert width_of(sgd, "2.weight") == pytest.approx(2.0)
+    assert width_of(sgd, "2.bias") == pytest.approx(2.0)
+    assert width_of(adam, "2.weight") == pytest.approx(64 / 16)  # over the width of the base, a chain of 64 channels
+
+
+def test_patches_of_the_input_are_read_whole() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 64, 8, stride=8), nn.Flatten(), nn.ReLU(), nn.Linear(256, 4))
+    assert width_of(es.plan(net, torch.zeros(2, 3, 16, 16)), "0.weight") == pytest.approx(64 / 192)
+
+
+def test_a_readout_of_variances_starts_as_one_of_what_it_reads() -> None:
+    model = Made(
+        lambda m, x: m.c(m.b(F.relu(m.a(x))).var((2, 3))), a=nn.Conv2d(3, 8, 3), b=nn.Conv2d(8, 32, 3), c=linear(32, 4)
+    )
+    planned = es.plan(model, torch.zeros(2, 3, 16, 16))
+    assert planned["c.weight"].std * 32 == pytest.approx(1.0, rel=1e-6)
+    # Of a variance hardly more than its mean is left: second moment 1 + 2/144, over the readout's fan-in.
+    (output,) = [v.second_moment for v in planned.vertices if v.name == planned.graph.outputs[0]]
+    assert output == pytest.approx((1 + 2 / 144) / 32, rel=1e-6)
+
+
+def test_biases_of_a_recurrent_layer_go_with_the_matrix_that_reads_its_input() -> None:
+    model = Made(lambda m, x: m.out(m.lstm(x)[0]), lstm=nn.LSTM(40, 64, num_layers=3, proj_size=48), out=linear(48, 3))
+    planned = es.plan(model, torch.zeros(4, 2, 40))
+    for layer in range(3):
+        rate = planned[f"lstm.weight_ih_l{layer}"].lr_scale
+        assert planned[f"lstm.bias_ih_l{layer}"].lr_scale == rate
+        assert planned[f"lstm.bias_hh_l{layer}"].lr_scale == rate
+    assert planned["lstm.weight_ih_l0"].lr_scale != planned["lstm.weight_ih_l1"].lr_scale
 
 
 # Parameters
@@ -492,7 +540,7 @@ def test_concat_shares_are_those_of_the_widths() -> None:
     model = Made(lambda m, x: m.c(torch.cat([m.a(x), m.b(x)], 1)), a=linear(4, 8), b=linear(4, 24), c=linear(32, 2))
     graph = es.trace(model, torch.zeros(1, 4))
     (joined,) = [vertex.name for vertex in graph.vertices if vertex.merge == "concat"]
-    assert [edge.gain for edge in graph.incoming[joined]] == [0.25, 0.75]
+    assert [edge.operators for edge in graph.incoming[joined]] == [(Share(0.25),), (Share(0.75),)]
     assert graph.in_degree(joined) == 1
 
 
@@ -513,7 +561,7 @@ def test_a_layer_used_three_times_lies_on_three_edges() -> None:
     uses = [edge for edge in planned.graph.edges if "shared.weight" in edge.parameters]
     assert len(uses) == 3
     assert len({(edge.source, edge.target) for edge in uses}) == 3
-    moments = es.path_moments(planned.graph)
+    moments = path_moments(planned.graph)
     depths = [sum(bits) for bits in [(a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 1)]]
     assert (moments.count, moments.m1, moments.m2, moments.m3) == power_sums(depths)
 
@@ -652,8 +700,7 @@ def test_example_inputs_may_be_given_in_any_form() -> None:
     assert es.trace(model, x, example_kwargs={"y": y, "scale": 2.0}) == expected
     assert es.trace(model, (x, y, 2.0)) == expected
     assert es.plan(model, example_kwargs={"x": x, "y": y}).graph == expected
-    amplitudes = {e.amplitude for e in es.trace(model, (x, y, 5.0)).edges}
-    assert 5.0 in amplitudes
+    assert (Scale(5.0),) in {edge.operators for edge in es.trace(model, (x, y, 5.0)).edges}
     single = small()
     tensor = torch.zeros(2, 6)
     assert es.trace(single, tensor) == es.trace(single, (tensor,)) == es.trace(single, {"input": tensor})
@@ -718,7 +765,8 @@ def test_every_activation_is_known_with_its_gain(name: str) -> None:
         **({"act": function} if isinstance(function, nn.Module) else {}),
     )
     (edge,) = [edge for edge in es.trace(model, torch.zeros(2, 4)).edges if edge.activation]
-    assert (edge.op, edge.depth) == ("weight", 1)
+    assert edge.weight is not None
+    assert edge.depth == 1
     assert edge.activation is not None
     z = torch.randn(400_000, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import evenstep as es
-from evenstep.rules import chain_like
+from evenstep.planning import chain_like
 
 torch.set_num_threads(1)
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import evenstep as es
+from evenstep.graph import path_moments
 from tests.zoo import ZOO, ZooEntry
 
 torch.set_num_threads(1)
@@ -122,7 +123,7 @@ def test_training_and_evaluation_mode_give_the_same_plan(name: str) -> None:
         assert train.graph == evaluate.graph
         assert train == evaluate
         return
-    assert es.path_moments(train.graph) == es.path_moments(evaluate.graph)
+    assert path_moments(train.graph) == path_moments(evaluate.graph)
     assert train.graph.parameters == evaluate.graph.parameters
     for one, other in zip(train.parameters, evaluate.parameters, strict=True):
         assert (one.name, one.role, one.shape) == (other.name, other.role, other.shape)
@@ -280,7 +281,7 @@ HEAD = (
 
 def row(name: str) -> str:
     weighted = specimen(name).plans[True]
-    paths = es.plan_graph(weighted.graph, rule="paths")
+    paths = es.plan(weighted.graph, rule="paths")
     sizes = (len(weighted.parameters), len(weighted.vertices), weighted.path_count)
     shown = " | ".join(str(size) for size in sizes)
     return f"| {name} | {shown} | {weighted.lr_scale:.3g} | {paths.lr_scale:.3g} |"

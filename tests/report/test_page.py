@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 import evenstep
 from evenstep.errors import InputError
 from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_mlp_graph
-from evenstep.report.page.colours import Scale
+from evenstep.graph.operators import Weight
+from evenstep.planning import Plan, plan_graph
+from evenstep.report.page.colours import ColourScale
 from evenstep.report.page.drawing import Drawing, draw
 from evenstep.report.page.folding import Fold, fold
 from evenstep.report.page.items import Item, Line, Picture, picture
@@ -29,10 +31,9 @@ from evenstep.report.page.parts import PlanPart
 from evenstep.report.page.reading import part_of_text, read
 from evenstep.report.page.shares import path_weights
 from evenstep.report.page.writing import render
-from evenstep.rules import Plan, plan_graph
 from evenstep.search import Check, LRSearch, Store
-from evenstep.search.first_step import Changes
 from evenstep.search.checking import CheckedNetwork, Trend
+from evenstep.search.first_step import Changes
 from evenstep.search.result import chosen
 from evenstep.search.store import StoreRow
 from evenstep.study.codes import chain_code, dense_code
@@ -45,11 +46,11 @@ def chain(names: list[str], *, skip: bool = False) -> Plan:
     """Plan a chain of layers with the given names; with `skip`, a line passes every second layer."""
     vertices = [Vertex("input"), *(Vertex(name) for name in names)]
     edges = [
-        Edge(source.name, target.name, "weight", (f"{target.name}.weight", f"{target.name}.bias"), 8, 8, depth=1)
+        Edge(source.name, target.name, (Weight(8, 8, depth=1),), (f"{target.name}.weight", f"{target.name}.bias"))
         for source, target in pairwise(vertices)
     ]
     if skip:
-        edges += [Edge(vertices[i].name, vertices[i + 2].name, "identity") for i in range(0, len(vertices) - 2, 2)]
+        edges += [Edge(vertices[i].name, vertices[i + 2].name) for i in range(0, len(vertices) - 2, 2)]
     parameters = [
         parameter
         for name in names
@@ -238,7 +239,7 @@ def test_a_large_graph_is_folded_into_boxes_that_hold_everything(plan: Plan) -> 
     shown = picture(plan)
     box = fold(shown)
     assert sorted(box.places) == list(range(len(shown.items)))
-    drawing = draw(plan, Scale.over((p.lr_scale for p in plan.parameters), middle=plan.lr_scale), name="g")
+    drawing = draw(plan, ColourScale.over((p.lr_scale for p in plan.parameters), middle=plan.lr_scale), name="g")
     assert drawing.folds
     assert len(drawing.nodes) <= 40
     rows = []
@@ -300,7 +301,7 @@ def test_all_parameters_are_in_the_table_exactly_once() -> None:
 
 def test_names_and_reasons_are_text_and_nothing_else() -> None:
     plan = chain([f"{NASTY} {i}".replace(".", "") for i in range(70)])  # folded: names are in boxes too
-    plan = replace(plan, parameters=tuple(replace(p, reason=NASTY) for p in plan.parameters))
+    plan = replace(plan, parameters=tuple(replace(p, start=NASTY) for p in plan.parameters))
     text = render([PlanPart(NASTY, plan)], title=NASTY)
     page = Page(text)
     assert "<script>alert" not in text
@@ -358,7 +359,7 @@ def test_a_search_without_an_answer_is_shown_as_such(tmp_path: Path) -> None:
     lost = chosen((0.1, 0.2), ((math.inf,), (math.inf,)), dag_mlp_graph("2"))
     edge = chosen((0.1, 0.2), ((1.0,), (0.5,)), dag_mlp_graph("2"))
     text = evenstep.write_report([lost, edge], tmp_path / "r.html").read_text()
-    assert "Every copy diverged" in text
+    assert "Every trial diverged" in text
     assert "at the edge" in text
     assert not re.findall(r'="[^"]*\bnan\b', text)
 
@@ -507,4 +508,4 @@ def test_what_cannot_be_reported_on_is_said(subject: Any, tmp_path: Path) -> Non
     ("factor", "expected"), [(1.0, "f0"), (8.0, "f4"), (1 / 8, "f-4"), (1e9, "f4"), (0.0, "f-4"), (None, "none")]
 )
 def test_colours_of_factors(factor: float | None, expected: str) -> None:
-    assert Scale.over([0.5, 8.0], middle=1.0).colour(factor) == expected
+    assert ColourScale.over([0.5, 8.0], middle=1.0).colour(factor) == expected

@@ -14,6 +14,7 @@ import pytest
 from matplotlib.image import imread
 
 import evenstep
+from evenstep.planning.words import own_words
 from tests.report.test_page import NASTY, a_check, a_record, a_search, chain, deep
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; it is in the extra 'dev'")
@@ -118,7 +119,9 @@ def test_pointing_at_a_layer_says_what_it_got(opened: Open) -> None:
     page.hover(f"{LAYER} >> nth=0")
     said = tip(page)
     weight = plan["stem.weight"]
-    for text in ("stem.weight", "8 × 8", f"{weight.std:.4g}", f"{0.1 * weight.lr_scale:.4g}", weight.reason):
+    own = own_words(plan, weight, start=True)
+    assert "width" in own
+    for text in ("stem.weight", "8 × 8", f"{weight.std:.4g}", f"{0.1 * weight.lr_scale:.4g}", own):
         assert text in said
     assert "path weight: 100 %" in said
     page.hover("h1")

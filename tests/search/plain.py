@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 import evenstep as es
-from evenstep.rules import Plan
+from evenstep.planning import Plan
 from evenstep.search.job import Job
 from evenstep.search.recipe import Recipe
 
@@ -93,7 +93,10 @@ def job_of(make: Make, data: Data, recipe: Recipe, *, seeds: int = 2, scales: Ma
 
 
 def _at(plan: Plan, scales: Mapping[str, float]) -> Plan:
-    own = tuple(dataclasses.replace(p, lr_scale=scales.get(p.name, 1.0)) for p in plan.parameters)
+    own = tuple(
+        dataclasses.replace(p, factors=(es.Factor("given", scales.get(p.name, 1.0), "by the test"),))
+        for p in plan.parameters
+    )
     return dataclasses.replace(plan, parameters=own)
 
 

@@ -21,7 +21,8 @@ from evenstep.data import digits
 from evenstep.errors import InputError, PlanError
 from evenstep.graph import dag_mlp_graph
 from evenstep.module import plan
-from evenstep.rules import Init, Optimizer, Plan
+from evenstep.planning import Plan
+from evenstep.rules import Optimizer
 from evenstep.search import Check, check
 from evenstep.search.first_step import Changes, measure, recorded_modules
 from evenstep.search.job import Data, Job
@@ -231,7 +232,7 @@ def network(
     data: Data,
     *,
     rule: str = "weighted",
-    init: Init = "conserve",
+    init: str = "conserve",
     optimizer: Optimizer = "sgd",
 ) -> tuple[Callable[[], nn.Module], Plan]:
     def make() -> nn.Module:

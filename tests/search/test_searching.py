@@ -96,7 +96,7 @@ def test_the_result_is_a_record_of_the_search() -> None:
     assert found.best in found.grid
     at = found.grid.index(found.best)
     assert found.bracket == (found.grid[at - 1], found.grid[at + 1])
-    assert es.plan_graph(found.graph).parameters == es.plan(small(), data()[0][:2]).parameters
+    assert es.plan(found.graph).parameters == es.plan(small(), data()[0][:2]).parameters
     # Finer than an octave around the best, which is as good as the lowest but for one standard error.
     assert found.bracket[1] / found.bracket[0] < 2
     lowest = min(found.losses, key=statistics.fmean)
@@ -189,7 +189,7 @@ def test_when_all_diverge_there_is_no_best_and_no_plan() -> None:
     assert found.status == "all_diverged"
     assert math.isnan(found.best)
     with pytest.raises(es.InputError, match="base learning rate is nan"):
-        es.plan_graph(GRAPH, base=found)
+        es.plan(GRAPH, base=found)
 
 
 def squared_to_infinity(output: Tensor, target: Tensor) -> Tensor:

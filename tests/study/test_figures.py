@@ -12,8 +12,7 @@ import torch
 from PIL import Image
 
 from evenstep.errors import InputError
-from evenstep.graph import dag_mlp_graph
-from evenstep.rules import path_moments
+from evenstep.graph import dag_mlp_graph, path_moments
 from evenstep.study.figures.catalogue import FIGURES, figure_named
 from evenstep.study.figures.figure_result import RULES, FigureResult, spread_over_seeds
 from evenstep.study.figures.networks import SCALES, family, scale_named

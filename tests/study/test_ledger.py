@@ -8,7 +8,7 @@ import pytest
 
 from evenstep.errors import StoreError
 from evenstep.graph import dag_mlp_graph
-from evenstep.rules import plan_graph
+from evenstep.planning import plan_graph
 from evenstep.study.transfer.families import Architecture, FamilySetting
 from evenstep.study.transfer.ledger import MeasurementLedger, _network
 from evenstep.study.transfer.measure import Curve, Known, Measured, TransferTraining

@@ -76,7 +76,7 @@ def check(
             tensors[0][: min(2, len(tensors[0]))],
             base=rate,
             rule=rule,
-            init=init,  # type: ignore[arg-type]
+            init=init,
             optimizer=optimizer,  # type: ignore[arg-type]
             on_unknown=on_unknown,  # type: ignore[arg-type]
         )

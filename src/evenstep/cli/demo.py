@@ -12,7 +12,7 @@ import typer
 from evenstep.cli.picture import drawing, require_picture, require_place
 
 if TYPE_CHECKING:
-    from evenstep.rules import Plan
+    from evenstep.planning import Plan
     from evenstep.search import LRSearch
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from evenstep.errors import InputError
-from evenstep.rules.plan import any_digits
+from evenstep.planning import any_digits
 
 
 def require_json(text: str, where: str) -> None:

@@ -16,8 +16,7 @@ from evenstep.cli.table import print_plan
 from evenstep.cli.target import load_target
 from evenstep.errors import EvenstepError, InputError
 from evenstep.graph import Graph, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
-from evenstep.rules import BASE_WIDTH, Plan, plan_graph
-from evenstep.rules.plan import any_digits
+from evenstep.planning import BASE_WIDTH, Plan, any_digits, plan_graph
 
 Value = TypeVar("Value")
 NASBENCH201_BASE = "0_00_300"  # one 3x3 convolution from the cell's input to its output

@@ -68,7 +68,7 @@ def search(
             load_data(data),
             engine=engine,  # type: ignore[arg-type]
             optimizer=optimizer,  # type: ignore[arg-type]
-            init=init,  # type: ignore[arg-type]
+            init=init,
             epochs=epochs,
             steps=steps,
             batch_size=batch_size,

@@ -7,11 +7,12 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from evenstep.rules import Plan
+from evenstep.planning import Plan
+from evenstep.planning.words import own_words, shared_words
 
 
 def print_plan(plan: Plan) -> None:
-    """Print what each parameter got and why, then the factors of the whole network."""
+    """Print what each parameter got and why, then what all of them share."""
     # A terminal folds long reasons into its width; a file or pipe gets whole lines.
     console = Console() if sys.stdout.isatty() else Console(width=240)
     rate = "" if plan.base is None else "lr"
@@ -25,8 +26,7 @@ def print_plan(plan: Plan) -> None:
         shown = [p.name, "kept" if p.kept else f"{p.std:.4g}", f"{p.lr_scale:.4g}"]
         if plan.base is not None:
             shown.append(f"{plan.base * p.lr_scale:.4g}")
-        table.add_row(*shown, p.reason)
+        table.add_row(*shown, own_words(plan, p, start=True))
     console.print(table)
     console.print(f"\nrule {plan.rule}, init {plan.init}, optimizer {plan.optimizer}; {plan.path_count} paths")
-    for factor in plan.factors:
-        console.print(f"{factor.name}: x {factor.value:.4g} ({factor.why})", highlight=False)
+    console.print(f"all rates: {shared_words(plan)}", highlight=False)

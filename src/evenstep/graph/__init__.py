@@ -1,4 +1,4 @@
-"""Graphs of networks, and the compact codes they can be read from. Needs neither torch nor numpy."""
+"""Graphs of networks, what their edges do, and the compact codes they can be read from. No torch."""
 
 from evenstep.graph.codes import (
     Wiring,
@@ -11,11 +11,13 @@ from evenstep.graph.codes import (
 )
 from evenstep.graph.model import Edge, Graph, Parameter, Vertex
 from evenstep.graph.networks import dag_cnn_graph, dag_mlp_graph, nasbench201_graph
+from evenstep.graph.path_moments import PathMoments, path_moments
 
 __all__ = [
     "Edge",
     "Graph",
     "Parameter",
+    "PathMoments",
     "Vertex",
     "Wiring",
     "WiringEdge",
@@ -27,4 +29,5 @@ __all__ = [
     "nasbench201_string",
     "parse_dag_code",
     "parse_nasbench201_code",
+    "path_moments",
 ]

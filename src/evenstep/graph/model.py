@@ -1,39 +1,36 @@
 """The network as a value: vertices that join signals, edges that carry them, parameters that sit on edges.
 
 A path through the graph is a path of the paper: it runs from an input to an output, and its depth is the sum of
-its edges' depths (the activations it passes). An edge may be composite, as in the paper's pictures: an activation
-followed by a weight (`activation_first`, the order `pre`), or a weight followed by an activation (the order
-`post`).
+its edges' depths (the activations it passes). An edge does its operators one after the other: an activation and then
+a weight (the order `pre`), a weight and then an activation (the order `post`), or nothing at all (a skip).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from evenstep.errors import GraphError
+from evenstep.graph.operators import (
+    OPERATORS,
+    Activation,
+    Moments,
+    Norm,
+    Operator,
+    Scale,
+    Steer,
+    Weight,
+    checked,
+    moments_of,
+    operator_of,
+    sparse,
+)
 
 Merge = Literal["sum", "concat", "product"]
-Role = Literal["weight", "bias", "gain", "raw"]
-
-OPS = frozenset(
-    {
-        "weight",  # a fresh, independent, zero-mean field: linear, convolution, embedding, bilinear
-        "recurrent",  # one opaque weighted block: LSTM, GRU, RNN
-        "identity",  # a coherent copy, times `amplitude`: skip, reshape, dropout, scalar multiple
-        "activation",  # a nonlinearity standing alone, averaged over `window` positions (a variance: squares)
-        "norm",  # takes the mean out and resets the second moment to one: batch, layer, group, instance
-        "rms_norm",  # resets the second moment to one, keeps the mean
-        "average",  # a mean over `window` positions: pooling, mean
-        "maximum",  # a maximum over `window` positions
-        "modulate",  # steers its target without setting its size: the queries and keys of attention
-        "unknown",  # let through on request; outside the theory
-    }
-)
+Role = Literal["weight", "bias", "gain", "unscaled"]
 MERGES = frozenset({"sum", "concat", "product"})
 
 
@@ -41,10 +38,8 @@ MERGES = frozenset({"sum", "concat", "product"})
 class Parameter:
     """Describe one parameter: what it is for and the sizes the rules need.
 
-    `fan_in` and `fan_out` count what one output unit reads and one input unit feeds, kernel positions included;
-    `kernel_axes` is the number of axes a convolution's kernel slides along (0 for everything else, whatever its
-    shape) and `kernel_size` the geometric mean of its sides; `measured` is the root mean square of its values when
-    the network was traced.
+    Its role is `weight`, `bias`, `gain` (of a norm), or `unscaled` for one that is left as it is. `fan_in` and
+    `fan_out` are those of its first use; `measured` is the root mean square of its values when the network was traced.
     """
 
     name: str
@@ -52,8 +47,6 @@ class Parameter:
     shape: tuple[int, ...] = ()
     fan_in: int = 1
     fan_out: int = 1
-    kernel_size: float = 1.0
-    kernel_axes: int = 0
     trainable: bool = True
     measured: float | None = None
     note: str = ""
@@ -69,53 +62,96 @@ class Vertex:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Carry a signal from `source` to `target`.
+    """Carry a signal from `source` to `target` through operators, which use `parameters`; without operators, a skip.
 
-    `depth` counts the activations on the edge; `gain` is the share of second moment it passes on beside its weight
-    and activation (1/`window` for an average, the part of a kernel's taps that meets no padding for a convolution,
-    the block's share of the width into a concat); `amplitude` multiplies a coherent copy; `over_batch` marks a norm
-    whose statistics are the batch's.
+    `weight` is the one operator with drawn weights among them, if there is one, and `depth` the activations on the
+    edge: both follow from the operators.
     """
 
     source: str
     target: str
-    op: str
+    operators: tuple[Operator, ...] = ()
     parameters: tuple[str, ...] = ()
-    fan_in: int = 1
-    fan_out: int = 1
-    kernel_size: float = 1.0
-    depth: int = 0
-    gain: float = 1.0
-    amplitude: float = 1.0
-    activation: str | None = None
-    activation_first: bool = True
-    window: int = 1
-    over_batch: bool = False
+    weight: Weight | None = field(init=False, repr=False, compare=False, default=None)
+    depth: int = field(init=False, repr=False, compare=False, default=0)
+    _reading: int = field(init=False, repr=False, compare=False, default=0)  # how many operators come before the weight
+
+    def __post_init__(self) -> None:
+        depth, weight, reading = 0, None, len(self.operators)
+        for place, operator in enumerate(self.operators):
+            depth += operator.depth
+            if isinstance(operator, Weight):
+                if weight is not None:
+                    raise GraphError(
+                        f"edge {self.source}->{self.target} has two weights; put a vertex between them, for what "
+                        "leaves a weight is a new field"
+                    )
+                weight, reading = operator, place
+        object.__setattr__(self, "weight", weight)
+        object.__setattr__(self, "depth", depth)
+        object.__setattr__(self, "_reading", reading)
 
     @property
-    def length(self) -> float:
-        """What the edge adds to the length of a path: its activations, and a kernel of side k counts as k weights."""
-        return self.depth + (self.kernel_size - 1.0 if self.op == "weight" else 0.0)
+    def before(self) -> tuple[Operator, ...]:
+        """What happens before the weight reads: all operators of an edge without one."""
+        return self.operators[: self._reading]
 
     @property
-    def has_weight(self) -> bool:
-        """Say whether the edge multiplies by trained weights."""
-        return self.op in ("weight", "recurrent")
+    def after(self) -> tuple[Operator, ...]:
+        """What happens after the weight: nothing on an edge without one."""
+        return self.operators[self._reading + 1 :]
 
     @property
     def normalises(self) -> bool:
-        """Say whether the edge resets the second moment of what it carries."""
-        return self.op in ("norm", "rms_norm")
+        """Whether the edge resets the second moment of what it carries."""
+        return any(isinstance(operator, Norm) for operator in self.operators)
 
     @property
-    def activates_first(self) -> bool:
-        """Say whether the edge's weight reads its source through an activation (a recurrent block has its own)."""
-        return self.op == "weight" and self.activation is not None and self.activation_first
+    def normalises_over_batch(self) -> bool:
+        """Whether the edge resets the second moment by the statistics of the batch."""
+        return any(isinstance(operator, Norm) and operator.over_batch for operator in self.operators)
+
+    @property
+    def steers(self) -> bool:
+        """Whether the edge only says where its target's signal goes."""
+        return any(isinstance(operator, Steer) for operator in self.operators)
+
+    @property
+    def activation(self) -> str | None:
+        """The name of the edge's first activation."""
+        return next((operator.name for operator in self.operators if isinstance(operator, Activation)), None)
 
     @property
     def activates_last(self) -> bool:
-        """Say whether an activation follows the edge's weight."""
-        return self.op == "weight" and self.activation is not None and not self.activation_first
+        """Whether an activation follows the edge's weight."""
+        return any(isinstance(operator, Activation) for operator in self.after)
+
+    def length(self, kernel_length: float) -> float:
+        """Return what the edge adds to the length of a path."""
+        return sum(operator.length(kernel_length) for operator in self.operators)
+
+    def passes(self) -> float:
+        """Return the amplitude with which copies of a field pass; 0 where all that arrives is new."""
+        amplitude = 1.0
+        for operator in self.operators:
+            amplitude *= operator.passes()
+        return amplitude
+
+    def moments(self, given: Moments) -> Moments:
+        """Return the moments that an edge without a weight makes of those of its source."""
+        return moments_of(self.operators, given)
+
+    def read(self, given: Moments) -> float:
+        """Return the second moment that the edge's weight reads of its source, padding aside."""
+        return moments_of(self.before, given).second_moment
+
+    def delivers(self, variance: float) -> Moments:
+        """Return the moments that arrive where the weight's matrix product has this variance."""
+        return moments_of(self.after, Moments(0.0, variance) if self.weight is None else self.weight.product(variance))
+
+    def words(self) -> str:
+        """Say what the edge does."""
+        return ", then ".join(operator.words() for operator in self.operators) or "identity"
 
 
 @dataclass(frozen=True)
@@ -159,8 +195,8 @@ class Graph:
     def from_edges(cls, edges: Iterable[tuple[Any, ...]]) -> Graph:
         """Build a graph from tuples `(source, target, op)` or `(source, target, op, depth)`.
 
-        `op` is `weight` (a weight and an activation, depth 1 unless given), `skip` (depth 0) or any operator of
-        an `Edge`. Vertices without incoming edges are the inputs, those without outgoing edges the outputs.
+        `op` is `weight` (an activation and a weight, depth 1 unless given), `skip` (depth 0) or the name of any other
+        operator. Vertices without incoming edges are the inputs, those without outgoing edges the outputs.
         """
         made = []
         names: dict[str, None] = {}
@@ -170,14 +206,12 @@ class Graph:
                     f"edge {item!r} has {len(item)} entries; give (source, target, op) or (source, target, op, depth)"
                 )
             source, target, op = str(item[0]), str(item[1]), str(item[2])
-            op = "identity" if op == "skip" else op
             depth = item[3] if len(item) == 4 else int(op == "weight")
             if not isinstance(depth, int) or depth < 0:
                 raise GraphError(f"edge {item!r} has depth {depth!r}; a depth is a whole number from 0 up")
             names.setdefault(source)
             names.setdefault(target)
-            activation = "relu" if op == "weight" and depth else None
-            made.append(Edge(source, target, op, depth=depth, activation=activation))
+            made.append(Edge(source, target, _plain_operators(op, depth, f"{source}->{target}")))
         targets, sources = {edge.target for edge in made}, {edge.source for edge in made}
         return cls.build(
             (Vertex(name) for name in names),
@@ -209,8 +243,15 @@ class Graph:
 
     def in_degree(self, vertex: str) -> int:
         """Count the summands that meet at a vertex: what only steers is none; one for anything but a sum."""
-        count = sum(edge.op != "modulate" for edge in self.incoming[vertex])
-        return count if self.merge[vertex] == "sum" else min(count, 1)
+        return self._in_degrees[vertex]
+
+    @cached_property
+    def _in_degrees(self) -> Mapping[str, int]:
+        counts = {vertex.name: 0 for vertex in self.vertices}
+        for edge in self.edges:
+            if edge.weight is not None or not edge.steers:
+                counts[edge.target] += 1
+        return {name: count if self.merge[name] == "sum" else min(count, 1) for name, count in counts.items()}
 
     def live(self) -> Graph:
         """Return the graph without the edges and vertices that lie on no path from an input to an output."""
@@ -238,10 +279,9 @@ class Graph:
         return live
 
     @cached_property
-    def convolutions(self) -> tuple[Parameter, ...]:
-        """The weights on edges of this graph that are kernels and slide along at least one axis."""
-        used = {name for edge in self.edges if edge.has_weight for name in edge.parameters}
-        return tuple(p for p in self.parameters if p.kernel_axes and p.role == "weight" and p.name in used)
+    def convolutions(self) -> tuple[Edge, ...]:
+        """The edges whose weights are kernels that slide along at least one axis."""
+        return tuple(edge for edge in self.edges if edge.weight is not None and edge.weight.slides)
 
     def relabelled(self, names: Mapping[str, str]) -> Graph:
         """Return the same graph with its vertices renamed (names left out stay)."""
@@ -260,42 +300,72 @@ class Graph:
     def to_dict(self) -> dict[str, Any]:
         """Return the graph as plain values for JSON; defaults are left out."""
         return {
-            "vertices": [_sparse(vertex) for vertex in self.vertices],
-            "edges": [_sparse(edge) for edge in self.edges],
+            "vertices": [sparse(vertex) for vertex in self.vertices],
+            "edges": [_edge_values(edge) for edge in self.edges],
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
-            "parameters": [_sparse(parameter) for parameter in self.parameters],
+            "parameters": [sparse(parameter) for parameter in self.parameters],
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Graph:
         """Rebuild a graph from `to_dict`."""
         return cls.build(
-            (_checked(Vertex(**v)) for v in values["vertices"]),
-            (_checked(Edge(**{**e, "parameters": tuple(e.get("parameters", ()))})) for e in values["edges"]),
+            (checked(Vertex(**v)) for v in values["vertices"]),
+            (_edge_of(e) for e in values["edges"]),
             inputs=values["inputs"],
             outputs=values["outputs"],
-            parameters=(_checked(Parameter(**{**p, "shape": tuple(p.get("shape", ()))})) for p in values["parameters"]),
+            parameters=(checked(Parameter(**{**p, "shape": tuple(p.get("shape", ()))})) for p in values["parameters"]),
         )
 
 
-Part = TypeVar("Part", Vertex, Edge, Parameter)
+def ways(graph: Graph, passes: Callable[[Edge], bool], *, forward: bool, every: bool) -> set[str]:
+    """Return the vertices from which every way, or any, to the outputs or back to the inputs has an edge that passes.
+
+    >>> graph = Graph.from_edges([("x", "h", "weight"), ("h", "y", "norm"), ("x", "y", "skip")])
+    >>> ways(graph, lambda edge: edge.normalises, forward=True, every=True)
+    {'h'}
+    """
+    edges, end = (graph.outgoing, attrgetter("target")) if forward else (graph.incoming, attrgetter("source"))
+    ends = graph.outputs if forward else graph.inputs
+    quantifier = all if every else any
+    found: set[str] = set()
+    for vertex in reversed(graph.vertices) if forward else graph.vertices:
+        onward = edges[vertex.name]
+        if (
+            onward
+            and not (every and vertex.name in ends)
+            and quantifier(passes(edge) or end(edge) in found for edge in onward)
+        ):
+            found.add(vertex.name)
+    return found
 
 
-def _checked(value: Part) -> Part:
-    """Return a part read from text, or raise if a number in it is none."""
-    for f in fields(value):
-        given = getattr(value, f.name)
-        if type(f.default) is int and (type(given) is not int or given < 0):
-            raise GraphError(f"{f.name} of {value} is {given!r}; give a whole number")
-        if type(f.default) is float and not (type(given) in (int, float) and math.isfinite(given)):
-            raise GraphError(f"{f.name} of {value} is {given!r}; give a number")
-    return value
+def _plain_operators(op: str, depth: int, edge: str) -> tuple[Operator, ...]:
+    """Return the operators of an edge that is given by a name and a depth alone."""
+    if op == "weight":
+        return (Activation("relu", depth=depth), Weight()) if depth else (Weight(),)
+    if op in ("skip", "identity"):
+        return (Scale(depth=depth),) if depth else ()
+    if op not in OPERATORS:
+        raise GraphError(f"edge {edge} has op '{op}'; choose 'skip' or one of {_names(OPERATORS)}")
+    return (OPERATORS[op](depth=depth),)
 
 
-def _sparse(value: Vertex | Edge | Parameter) -> dict[str, Any]:
-    """Return a dataclass as a dictionary without the fields that hold their default."""
-    return {f.name: getattr(value, f.name) for f in fields(value) if getattr(value, f.name) != f.default}
+def _edge_values(edge: Edge) -> dict[str, Any]:
+    values = {"source": edge.source, "target": edge.target, "operators": [o.to_dict() for o in edge.operators]}
+    return {**values, "parameters": list(edge.parameters)} if edge.parameters else values
+
+
+def _edge_of(values: Mapping[str, Any]) -> Edge:
+    """Rebuild an edge from plain values, or raise if a field is invalid."""
+    if "operators" not in values:
+        raise GraphError(
+            f"edge {values.get('source')}->{values.get('target')} has no operators, as older versions wrote it; make "
+            "the file again with this one"
+        )
+    fields = {**values, "operators": tuple(operator_of(operator) for operator in values["operators"])}
+    return Edge(**{**fields, "parameters": tuple(values.get("parameters", ()))})
 
 
 def _validate(
@@ -313,8 +383,6 @@ def _validate(
         if vertex.merge not in MERGES:
             raise GraphError(f"vertex '{vertex.name}' merges by '{vertex.merge}'; choose one of {_names(MERGES)}")
     for edge in edges:
-        if edge.op not in OPS:
-            raise GraphError(f"edge {edge.source}->{edge.target} has op '{edge.op}'; choose one of {_names(OPS)}")
         for end in (edge.source, edge.target):
             if end not in names:
                 raise GraphError(f"edge {edge.source}->{edge.target} names vertex '{end}', which does not exist")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 from evenstep.errors import InputError
 from evenstep.graph.codes import Wiring, parse_dag_code, parse_nasbench201_code
 from evenstep.graph.model import Edge, Graph, Parameter, Vertex
+from evenstep.graph.operators import Activation, Average, Norm, Operator, Weight
 from evenstep.graph.windows import tap_coverage
 
 # No layer comes near; beyond, fans overflow a float.
 _LARGEST_SIZE = 10**12
 Order = Literal["pre", "post"]
-Norm = Literal["none", "batch", "layer"]
+NormKind = Literal["none", "batch", "layer"]
 
 
 @dataclass
@@ -37,7 +39,7 @@ class _Sheet:
         self.parameters.append(Parameter(f"{name}.weight", "gain", (width,)))
         self.parameters.append(Parameter(f"{name}.bias", "bias", (width,)))
         uses = (f"{name}.weight", f"{name}.bias")
-        return self.edge(Edge(source, target, "norm", parameters=uses, over_batch=over_batch))
+        return self.edge(Edge(source, target, (Norm(over_batch),), uses))
 
     def graph(self) -> Graph:
         return Graph.build(
@@ -50,7 +52,7 @@ class _Sheet:
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _LayerKind:
     """Say what a weight looks like: a matrix (kernel 1, no image) or a convolution that keeps the image's size."""
 
     kernel: int = 1
@@ -69,39 +71,31 @@ class _Layer:
         first: bool = True,
     ) -> str:
         """Add a weight edge with its parameters; `sizes` is (input units, output units)."""
-        taps, side = (self.kernel**2, (self.kernel,) * 2) if self.image else (1, ())
-        fan_in, fan_out = sizes[0] * taps, sizes[1] * taps
+        operators = self.operators(sizes, activation, first)
+        weight = next(operator for operator in operators if isinstance(operator, Weight))
+        side = (self.kernel,) * weight.kernel_axes
+        fans = weight.fan_in, weight.fan_out
         names = [f"{name}.weight"]
-        shape = (sizes[1], sizes[0], *side)
-        sheet.parameters.append(
-            Parameter(
-                names[0],
-                "weight",
-                shape,
-                fan_in=fan_in,
-                fan_out=fan_out,
-                kernel_size=float(self.kernel),
-                kernel_axes=len(side),
-            )
-        )
+        sheet.parameters.append(Parameter(names[0], "weight", (sizes[1], sizes[0], *side), *fans))
         if self.bias:
             names.append(f"{name}.bias")
-            sheet.parameters.append(Parameter(names[1], "bias", (sizes[1],), fan_in=fan_in, fan_out=fan_out))
-        return sheet.edge(
-            Edge(
-                source,
-                target,
-                "weight",
-                parameters=tuple(names),
-                fan_in=fan_in,
-                fan_out=fan_out,
-                kernel_size=float(self.kernel),
-                depth=int(activation is not None),
-                gain=self.coverage(),
-                activation=activation,
-                activation_first=first,
-            )
+            sheet.parameters.append(Parameter(names[1], "bias", (sizes[1],), *fans))
+        return sheet.edge(Edge(source, target, operators, tuple(names)))
+
+    @cache  # noqa: B019
+    def operators(self, sizes: tuple[int, int], activation: str | None, first: bool) -> tuple[Operator, ...]:
+        """Return the operators of an edge: layers of one kind share them."""
+        taps = self.kernel**2 if self.image else 1
+        weight = Weight(
+            sizes[0] * taps,
+            sizes[1] * taps,
+            kernel_size=float(self.kernel),
+            kernel_axes=2 if self.image else 0,
+            gain=self.coverage(),
         )
+        if activation is None:
+            return (weight,)
+        return (Activation(activation), weight) if first else (weight, Activation(activation))
 
     def coverage(self) -> float:
         """Return the share of taps inside the image for a convolution that keeps its size."""
@@ -118,7 +112,7 @@ def dag_mlp_graph(
     inputs: int = 3072,
     classes: int = 10,
     order: Order = "pre",
-    norm: Norm = "none",
+    norm: NormKind = "none",
     activation: str = "relu",
     bias: bool = True,
 ) -> Graph:
@@ -131,7 +125,7 @@ def dag_mlp_graph(
     2
     """
     _check(width=width, inputs=inputs, classes=classes)
-    return _dag(code, _Layer(bias=bias), inputs, width, classes, order, norm, activation)
+    return _dag(code, _LayerKind(bias=bias), inputs, width, classes, order, norm, activation)
 
 
 def dag_cnn_graph(
@@ -143,7 +137,7 @@ def dag_cnn_graph(
     kernel_size: int = 3,
     image_size: int = 32,
     order: Order = "pre",
-    norm: Norm = "none",
+    norm: NormKind = "none",
     activation: str = "relu",
     bias: bool = True,
 ) -> Graph:
@@ -151,7 +145,7 @@ def dag_cnn_graph(
     _check(width=width, channels=channels, classes=classes, kernel_size=kernel_size, image_size=image_size)
     if kernel_size % 2 == 0:
         raise InputError(f"kernel_size is {kernel_size}; an odd one keeps the image's size: give 1, 3, 5, 7, ...")
-    layer = _Layer(kernel=kernel_size, image=image_size, bias=bias)
+    layer = _LayerKind(kernel=kernel_size, image=image_size, bias=bias)
     return _dag(code, layer, channels, width, classes, order, norm, activation)
 
 
@@ -166,7 +160,7 @@ def nasbench201_graph(
     _check(channels=channels, inputs=inputs, classes=classes, image_size=image_size)
     wiring = parse_nasbench201_code(code).live()
     sheet = _Sheet()
-    stem = _Layer(kernel=3, image=image_size, bias=False)
+    stem = _LayerKind(kernel=3, image=image_size, bias=False)
     at = stem.weight(sheet, "input", "stem.conv", "stem.conv", (inputs, channels), activation=None)
     sheet.norm(at, "0", "stem.norm", channels)
     for edge in wiring.edges:
@@ -176,28 +170,28 @@ def nasbench201_graph(
             f"cells.0.edges.{edge.source}_{edge.target}",
         )
         if edge.op == "skip_connect":
-            sheet.edge(Edge(source, target, "identity"))
+            sheet.edge(Edge(source, target))
         elif edge.op == "avg_pool_3x3":
-            sheet.edge(Edge(source, target, "average", window=9))
+            sheet.edge(Edge(source, target, (Average(9, alike=True),)))
         else:
-            layer = _Layer(kernel=int(edge.op[-1]), image=image_size, bias=False)
+            layer = _LayerKind(kernel=int(edge.op[-1]), image=image_size, bias=False)
             middle = f"{edge.source}_{edge.target}.conv"
             layer.weight(sheet, source, middle, f"{name}.conv", (channels, channels), activation="relu")
             sheet.norm(middle, target, f"{name}.norm", channels)
     last = str(wiring.vertex_count - 1)
     at = sheet.norm(last, f"{last}.norm", "norm", channels)
-    _pooled_readout(sheet, at, last, channels, classes, _Layer(image=image_size), activation="relu")
+    _pooled_readout(sheet, at, last, channels, classes, _LayerKind(image=image_size), activation="relu")
     return sheet.graph()
 
 
 def _dag(
     code: str,
-    layer: _Layer,
+    layer: _LayerKind,
     inputs: int,
     width: int,
     classes: int,
     order: Order,
-    norm: Norm,
+    norm: NormKind,
     activation: str,
 ) -> Graph:
     if order not in ("pre", "post"):
@@ -217,7 +211,7 @@ def _dag(
     for edge in wiring.edges:
         source, target = str(edge.source), str(edge.target)
         if edge.op == "skip":
-            sheet.edge(Edge(source, target, "identity"))
+            sheet.edge(Edge(source, target))
         else:
             layer.weight(
                 sheet,
@@ -232,14 +226,14 @@ def _dag(
     if layer.image:
         _pooled_readout(sheet, at, last, width, classes, layer, activation=activation if pre else None)
     else:
-        _Layer(bias=layer.bias).weight(
+        _LayerKind(bias=layer.bias).weight(
             sheet, at, "output", "readout", (width, classes), activation=activation if pre else None
         )
     return sheet.graph()
 
 
 def _normed(sheet: _Sheet, wiring: Wiring, width: int, *, over_batch: bool) -> Iterator[tuple[str, str]]:
-    """Add a norm behind every vertex that is read through an activation; yield (vertex, normed vertex)."""
+    """Add a norm after every vertex that is read through an activation; yield (vertex, normed vertex)."""
     last = wiring.vertex_count - 1
     for number in sorted({e.source for e in wiring.edges if e.op == "weight"} | {last}):
         name = f"norms.{number}"
@@ -247,13 +241,12 @@ def _normed(sheet: _Sheet, wiring: Wiring, width: int, *, over_batch: bool) -> I
 
 
 def _pooled_readout(
-    sheet: _Sheet, at: str, last: str, width: int, classes: int, layer: _Layer, *, activation: str | None
+    sheet: _Sheet, at: str, last: str, width: int, classes: int, layer: _LayerKind, *, activation: str | None
 ) -> None:
     if activation:
-        at = sheet.edge(Edge(at, f"{last}.{activation}", "activation", depth=1, activation=activation))
-    positions = layer.image**2
-    at = sheet.edge(Edge(at, "pooled", "average", gain=1 / positions, amplitude=1 / positions, window=positions))
-    _Layer(bias=layer.bias).weight(sheet, at, "output", "readout", (width, classes), activation=None)
+        at = sheet.edge(Edge(at, f"{last}.{activation}", (Activation(activation),)))
+    at = sheet.edge(Edge(at, "pooled", (Average(layer.image**2),)))
+    _LayerKind(bias=layer.bias).weight(sheet, at, "output", "readout", (width, classes), activation=None)
 
 
 def _check(**sizes: int) -> None:

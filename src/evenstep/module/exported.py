@@ -19,7 +19,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from evenstep.errors import InputError, TraceError
-from evenstep.module.unwrap import sharded_by
+from evenstep.planning.unwrap import sharded_by
 
 # Frames of torch, of evenstep and of Python itself say nothing about where the user's code went wrong.
 _NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parent.parent)

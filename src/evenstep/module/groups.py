@@ -8,8 +8,9 @@ from torch import nn
 from torch.optim import SGD, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 
 from evenstep.errors import PlanError
-from evenstep.module.apply import matched, require_module_and_plan
-from evenstep.rules.plan import Plan
+from evenstep.module.apply import require_module_and_plan
+from evenstep.planning import Plan
+from evenstep.planning.groups import matched
 
 _ADAMS = (Adam, AdamW, NAdam, RAdam, Adamax)
 _CLOSE = 1e-6  # schedulers compute rates in their own order

@@ -11,10 +11,10 @@ from torch import fx, nn
 from torch.fx.node import map_aggregate
 
 from evenstep.errors import TraceError
+from evenstep.module.handler_types import Call, ConstantValue, ParameterValue, Shape, flattened
 from evenstep.module.ops import op_name
-from evenstep.module.values import Call, Constant, ParameterValue, Shape, flattened
 
-_VALUES = (ParameterValue, Constant)
+_VALUES = (ParameterValue, ConstantValue)
 
 
 def require_fixed_size(node: fx.Node, result: Any) -> None:
@@ -97,7 +97,7 @@ def attribute(module: nn.Module, target: str) -> Any:
     value: Any = module
     for part in target.split("."):
         value = getattr(value, part)
-    return Constant(tuple(value.shape), tensor=lambda: value) if isinstance(value, torch.Tensor) else value
+    return ConstantValue(tuple(value.shape), tensor=lambda: value) if isinstance(value, torch.Tensor) else value
 
 
 def module_path(node: fx.Node) -> str:

@@ -8,8 +8,10 @@ from typing import Any
 from torch import nn
 
 from evenstep.graph import Graph
+from evenstep.init import Initialisation
 from evenstep.module.trace import OnUnknown, trace
-from evenstep.rules import BaseSearch, Init, Optimizer, Plan, Rule, plan_graph
+from evenstep.planning import BaseSearch, Plan, plan_graph
+from evenstep.rules import Optimizer, Rule
 
 
 def plan(
@@ -20,7 +22,7 @@ def plan(
     base: BaseSearch | float | None = None,
     base_graph: Graph | None = None,
     rule: str | Rule = "weighted",
-    init: Init = "conserve",
+    init: str | Initialisation = "conserve",
     optimizer: Optimizer | None = None,
     on_unknown: OnUnknown = "raise",
 ) -> Plan:

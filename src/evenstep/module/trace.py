@@ -15,9 +15,20 @@ from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
 from evenstep.errors import EvenstepError, InputError, TraceError
-from evenstep.graph.contract import contracted
 from evenstep.graph.model import Edge, Graph, Parameter, Vertex
+from evenstep.graph.operators import Share, Steer, Unknown, scaled
+from evenstep.graph.simplify import simplified
 from evenstep.module.exported import check_parameters, export, split_inputs
+from evenstep.module.handler_types import (
+    Call,
+    ConstantValue,
+    Outcome,
+    ParameterValue,
+    SignalValue,
+    carried,
+    edge_from,
+    flattened,
+)
 from evenstep.module.nodes import (
     attribute,
     each_output,
@@ -31,24 +42,12 @@ from evenstep.module.nodes import (
     written_by,
 )
 from evenstep.module.ops import handler_of, moves_entries, op_name
-from evenstep.module.unwrap import own_name, unwrapped
-from evenstep.module.values import (
-    Call,
-    Constant,
-    Incoming,
-    Outcome,
-    ParameterUse,
-    ParameterValue,
-    Signal,
-    flattened,
-)
+from evenstep.planning.unwrap import own_name, unwrapped
 
 OnUnknown = Literal["raise", "identity"]
-_PRECEDENCE = {"weight": 0, "gain": 1, "bias": 2, "raw": 3}
+_PRECEDENCE = {"weight": 0, "gain": 1, "bias": 2, "unscaled": 3}
 # Operators that run a graph inside as it stands; others with graphs inside (cond, while_loop) choose and repeat.
 _TRANSPARENT = ("wrap_with_set_grad_enabled", "wrap_with_autocast", "wrap", "tag_activation_checkpoint")
-# Edges that set the size of what they bring themselves: a factor on it is an edge of its own.
-_OWN_SIZE = ("activation", "norm", "rms_norm", "maximum")
 OUTSIDE = "outside the theory"
 NOT_USED = "not used"
 
@@ -68,8 +67,8 @@ def trace(
     what only training uses (an auxiliary head) is seen in train mode alone, and a warning says so.
 
     >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
-    >>> [edge.op for edge in trace(net, torch.zeros(1, 8)).edges]
-    ['weight', 'weight']
+    >>> [edge.words() for edge in trace(net, torch.zeros(1, 8)).edges]
+    ['weight', 'relu, then weight']
     """
     if on_unknown not in ("raise", "identity"):
         raise InputError(f"on_unknown is '{on_unknown}'; choose 'raise' or 'identity'")
@@ -103,15 +102,14 @@ def _warn_of_unused(model: nn.Module, graph: Graph) -> None:
 
 
 @dataclass
-class _Drawing:
+class _Sketch:
     """The graph while it is drawn."""
 
     vertices: dict[str, Vertex] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
-    uses: dict[str, ParameterUse] = field(default_factory=dict)
+    uses: dict[str, Parameter] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)  # vertex -> the one last written into it in part
-    operator_of: dict[int, str] = field(default_factory=dict)  # position of an unknown edge -> operator
 
     def vertex(self, wanted: str, merge: Any = "sum") -> str:
         """Add a vertex under the wanted name, numbered from the second of that name on."""
@@ -122,7 +120,7 @@ class _Drawing:
         self.vertices[name] = Vertex(name, merge)
         return name
 
-    def use(self, uses: Iterable[ParameterUse]) -> None:
+    def use(self, uses: Iterable[Parameter]) -> None:
         """Note what parameters are used for; a weight's use outranks all others."""
         for use in uses:
             known = self.uses.get(use.name)
@@ -136,7 +134,7 @@ class _Tracer:
     def __init__(self, model: nn.Module, on_unknown: OnUnknown) -> None:
         self.model = model
         self.on_unknown = on_unknown
-        self.drawing = _Drawing()
+        self.drawing = _Sketch()
         first: dict[int, str] = {}
         self.canonical: dict[str, str] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -168,15 +166,15 @@ class _Tracer:
             elif spec.kind == InputKind.USER_INPUT:
                 vertex = self.drawing.vertex("input" if count == 1 else f"input.{name}")
                 self.drawing.inputs.append(vertex)
-                values[name] = Signal(vertex, shape)
+                values[name] = SignalValue(vertex, shape)
             else:
-                values[name] = Constant(shape, buffer=spec.target, tensor=self._values_of(str(spec.target)))
+                values[name] = ConstantValue(shape, buffer=spec.target, tensor=self._values_of(str(spec.target)))
         results = self._walk(program.graph_module, values)
         wanted = [
             spec.kind == OutputKind.USER_OUTPUT for spec in signature.output_specs
         ]  # the others are updated buffers
         leaves = list(flattened(results))
-        kept = [leaf for leaf, want in zip(leaves, wanted, strict=False) if want and isinstance(leaf, Signal)]
+        kept = [leaf for leaf, want in zip(leaves, wanted, strict=False) if want and isinstance(leaf, SignalValue)]
         if not kept:
             raise TraceError(
                 f"no output of {type(self.model).__name__} depends on its inputs; return a tensor computed from them"
@@ -217,12 +215,12 @@ class _Tracer:
             return self._offpath(call, node, result)
         kinds = {value.dtype for value in flattened(result) if isinstance(value, torch.Tensor)}
         if kinds == {torch.bool} or not kinds:
-            return each_output(result, lambda shape: Constant(shape))
+            return each_output(result, lambda shape: ConstantValue(shape))
         if not any(kind.is_floating_point or kind.is_complex for kind in kinds):
-            outcome = Outcome((Incoming(call.signals()[0]),))  # whole numbers: token ids and their like
+            outcome = carried(call.signals()[0])  # whole numbers: token ids and their like
         else:
             outcome = _with_all_parameters(self._outcome(call, node), call)
-        if not outcome.incoming:
+        if not outcome.edges:
             return self._offpath(call, node, result)
         return self._draw(node, outcome, result)
 
@@ -230,21 +228,21 @@ class _Tracer:
         """Note that a node's tensor was overwritten in place, and with it a part of what it is a view of."""
         values[node.name] = value
         base = viewed_by(node)
-        if base is None or not isinstance(value, Signal):
+        if base is None or not isinstance(value, SignalValue):
             return
         whole = shape_of(base.meta.get("val")) or ()
         share = math.prod(value.shape) / max(math.prod(whole), 1)
         before = values[base.name]
-        if isinstance(before, Signal) and self.drawing.written.get(before.vertex) == value.vertex:
+        if isinstance(before, SignalValue) and self.drawing.written.get(before.vertex) == value.vertex:
             return  # `x[i] += y` writes twice: in place, and once more what is there already
-        if not isinstance(before, Signal) or share >= 1:  # a fresh tensor is filled part by part
-            self._write(base, Signal(value.vertex, whole), values)
+        if not isinstance(before, SignalValue) or share >= 1:  # a fresh tensor is filled part by part
+            self._write(base, SignalValue(value.vertex, whole), values)
             return
         vertex = self.drawing.vertex(f"{value.vertex}.written", "concat")
-        self.drawing.edges.append(Edge(before.vertex, vertex, "identity", gain=1 - share))
-        self.drawing.edges.append(Edge(value.vertex, vertex, "identity", gain=share))
+        self.drawing.edges.append(Edge(before.vertex, vertex, (Share(1 - share),)))
+        self.drawing.edges.append(Edge(value.vertex, vertex, (Share(share),)))
         self.drawing.written[vertex] = value.vertex
-        self._write(base, Signal(vertex, whole), values)
+        self._write(base, SignalValue(vertex, whole), values)
 
     def _inline(self, inner: fx.GraphModule, args: Any) -> Any:
         given = args[[a is inner for a in args].index(True) + 1 :]
@@ -276,10 +274,10 @@ class _Tracer:
         note = f"{OUTSIDE} (operator '{call.op}')"
         return Outcome(
             (
-                Incoming(first, "unknown", parameters=names),
-                *(Incoming(other, "modulate") for other in others),
+                edge_from(first, Unknown(call.op), parameters=names),
+                *(edge_from(other, Steer()) for other in others),
             ),
-            uses=tuple(ParameterUse(name, "raw", note=note) for name in names),
+            uses=tuple(Parameter(name, "unscaled", note=note) for name in names),
         )
 
     def _offpath(self, call: Call, node: fx.Node, result: Any) -> Any:
@@ -301,7 +299,7 @@ class _Tracer:
             if compute:
                 self.made[label] = compute
             starts, mean = _drawn(call)
-            return Constant(shape, label if compute else None, compute, starts, mean)
+            return ConstantValue(shape, label if compute else None, compute, starts, mean)
         names = tuple(dict.fromkeys(name for value in sources for name in value.names))
         if not compute or (moves_entries(call.op) and not any(value.made for value in sources)):
             return ParameterValue(names, shape, tensor=compute)
@@ -314,42 +312,19 @@ class _Tracer:
         self.drawing.use(outcome.uses)
         if outcome.parts and isinstance(result, list | tuple):
             return [self._draw(node, outcome, part) for part in result]
-        first = outcome.incoming[0]
-        if len(outcome.incoming) == 1 and first == Incoming(first.signal):
-            sure = first.signal.probability
-            return each_output(result, lambda shape: Signal(first.signal.vertex, shape, sure))
+        first = outcome.edges[0]
+        if len(outcome.edges) == 1 and outcome.scale == 1.0 and not (first.operators or first.parameters):
+            return each_output(result, lambda shape: SignalValue(first.source, shape, outcome.probability))
         vertex = self.drawing.vertex(vertex_name(node), outcome.merge)
-        for edge in outcome.incoming:
-            if edge.op == "unknown":
-                self.drawing.operator_of[len(self.drawing.edges)] = op_name(node.target)
-            target, amplitude = vertex, edge.amplitude
-            if amplitude != 1.0 and edge.op in _OWN_SIZE and outcome.merge == "sum":
-                target, amplitude = self.drawing.vertex(vertex), 1.0
-                self.drawing.edges.append(Edge(target, vertex, "identity", amplitude=edge.amplitude))
-            self.drawing.edges.append(
-                Edge(
-                    edge.signal.vertex,
-                    target,
-                    edge.op,
-                    parameters=edge.parameters,
-                    fan_in=edge.fan_in,
-                    fan_out=edge.fan_out,
-                    kernel_size=edge.kernel_size,
-                    depth=edge.depth,
-                    gain=edge.gain,
-                    amplitude=amplitude,
-                    activation=edge.activation,
-                    window=edge.window,
-                    over_batch=edge.over_batch,
-                )
-            )
+        for edge in outcome.edges:
+            self.drawing.edges.append(replace(edge, target=vertex))
         if outcome.scale != 1.0:
             unscaled, vertex = vertex, self.drawing.vertex(vertex)
-            self.drawing.edges.append(Edge(unscaled, vertex, "identity", amplitude=outcome.scale))
-        return each_output(result, lambda shape: Signal(vertex, shape, outcome.probability))
+            self.drawing.edges.append(Edge(unscaled, vertex, scaled(outcome.scale)))
+        return each_output(result, lambda shape: SignalValue(vertex, shape, outcome.probability))
 
     def graph(self, outputs: list[str]) -> Graph:
-        """Return the finished graph, contracted, with every parameter of the module."""
+        """Return the finished graph, simplified, with every parameter of the module."""
         drawing = self.drawing
         graph = Graph.build(
             drawing.vertices.values(),
@@ -358,8 +333,8 @@ class _Tracer:
             outputs=outputs,
             parameters=self._parameters(),
         )
-        notes = _touched(graph, drawing.operator_of)
-        graph = contracted(graph)
+        notes = _touched(graph)
+        graph = simplified(graph)
         if not notes:
             return graph
         marked = tuple(replace(p, note=notes.get(p.name, p.note)) for p in graph.parameters)
@@ -377,19 +352,8 @@ class _Tracer:
         return made
 
     def _parameter(self, name: str, tensor: torch.Tensor, *, trainable: bool) -> Parameter:
-        use = self.drawing.uses.get(name) or ParameterUse(name, "raw", note=NOT_USED)
-        return Parameter(
-            name,
-            use.role,
-            tuple(tensor.shape),
-            fan_in=use.fan_in,
-            fan_out=use.fan_out,
-            kernel_size=use.kernel_size,
-            kernel_axes=use.kernel_axes,
-            trainable=trainable,
-            measured=self._rms(name),
-            note=use.note,
-        )
+        use = self.drawing.uses.get(name) or Parameter(name, "unscaled", note=NOT_USED)
+        return replace(use, shape=tuple(tensor.shape), trainable=trainable, measured=self._rms(name))
 
     def _rms(self, name: str) -> float | None:
         """Return the root mean square of a parameter or buffer, None where its values are not at hand."""
@@ -421,24 +385,26 @@ def _with_all_parameters(outcome: Outcome, call: Call) -> Outcome:
     """Return the outcome with parameters its handler left out (a bias on attention's scores) on the first edge."""
     known = {use.name for use in outcome.uses}
     names = dict.fromkeys(name for value in call.parameters() for name in value.names if name not in known)
-    if not names or not outcome.incoming:
+    if not names or not outcome.edges:
         return outcome
-    first, *others = outcome.incoming
-    uses = tuple(ParameterUse(name, "raw", note=f"steers operator '{call.op}'") for name in names)
+    first, *others = outcome.edges
+    uses = tuple(Parameter(name, "unscaled", note=f"steers operator '{call.op}'") for name in names)
     first = replace(first, parameters=(*first.parameters, *names))
-    return replace(outcome, incoming=(first, *others), uses=(*outcome.uses, *uses))
+    return replace(outcome, edges=(first, *others), uses=(*outcome.uses, *uses))
 
 
-def _touched(graph: Graph, operators: Mapping[int, str]) -> dict[str, str]:
+def _touched(graph: Graph) -> dict[str, str]:
     """Map the parameters beside an unknown operator, up to the next weights either way, to a note that says so."""
     notes: dict[str, str] = {}
-    for position, op in operators.items():
-        edge = graph.edges[position]
-        found = {edge, *_until_weights(edge.source, graph.incoming, forward=False)}
-        found |= _until_weights(edge.target, graph.outgoing, forward=True)
-        for touched in found:
+    for edge in graph.edges:
+        unknown = next((o for o in edge.operators if isinstance(o, Unknown)), None)
+        if unknown is None:
+            continue
+        beside = {edge, *_until_weights(edge.source, graph.incoming, forward=False)}
+        beside |= _until_weights(edge.target, graph.outgoing, forward=True)
+        for touched in beside:
             for name in touched.parameters:
-                notes[name] = f"{OUTSIDE} (operator '{op}')"
+                notes[name] = f"{OUTSIDE} (operator '{unknown.name}')"
     return notes
 
 
@@ -449,7 +415,7 @@ def _until_weights(start: str, edges: Mapping[str, tuple[Edge, ...]], *, forward
         for edge in edges[vertex]:
             if edge not in seen:
                 seen.add(edge)
-                if not edge.has_weight:
+                if edge.weight is None:
                     queue.append(edge.target if forward else edge.source)
     return seen
 
@@ -459,7 +425,7 @@ def _drawn(call: Call) -> tuple[float | None, float | None]:
     op = call.op.rpartition(".")[0]  # without the overload's name
     if op == "aten.rand":
         return 0.0, None
-    starts = [value.starts for value in call.args if isinstance(value, Constant) and value.starts is not None]
+    starts = [value.starts for value in call.args if isinstance(value, ConstantValue) and value.starts is not None]
     shifts = [float(value) for value in call.args if isinstance(value, int | float)]
     if len(starts) == 1 and op == "aten.add":
         return starts[0] + sum(shifts), None

@@ -1,40 +1,24 @@
-"""From a graph to a plan: path moments, the signal at initialisation, and the rules built on them. No torch."""
+"""How learning rates relate to the base's: `weighted` (ours), `paths` (the paper's), `constant`, `mup`. No torch."""
 
-from evenstep.rules.baselines import Constant, Mup
-from evenstep.rules.initialisation import INITS, Init, Initialisation, initialise
-from evenstep.rules.moments import PathMoments, path_moments
-from evenstep.rules.network import OPTIMIZERS, Factor, Network, Optimizer, Rule
+from collections.abc import Mapping
+
+from evenstep.rules.constant import Constant
+from evenstep.rules.mup import Mup
 from evenstep.rules.paths import Paths
-from evenstep.rules.plan import ParameterPlan, Plan, VertexPlan
-from evenstep.rules.planning import BASE_WIDTH, RULES, BaseSearch, chain_like, plan_graph
-from evenstep.rules.signal import Signal, VertexSignal, propagate
+from evenstep.rules.rule import OPTIMIZERS, Factor, Optimizer, RateFactors, Rule
 from evenstep.rules.weighted import Weighted
 
+RULES: Mapping[str, Rule] = {rule.name: rule for rule in (Weighted(), Paths(), Constant(), Mup())}
+
 __all__ = [
-    "BASE_WIDTH",
-    "INITS",
     "OPTIMIZERS",
     "RULES",
-    "BaseSearch",
     "Constant",
     "Factor",
-    "Init",
-    "Initialisation",
     "Mup",
-    "Network",
     "Optimizer",
-    "ParameterPlan",
-    "PathMoments",
     "Paths",
-    "Plan",
+    "RateFactors",
     "Rule",
-    "Signal",
-    "VertexPlan",
-    "VertexSignal",
     "Weighted",
-    "chain_like",
-    "initialise",
-    "path_moments",
-    "plan_graph",
-    "propagate",
 ]

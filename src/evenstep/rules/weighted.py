@@ -1,69 +1,169 @@
-"""Our rule: each path counts by the share of second moment that it carries."""
+"""Our rule: each path counts by the share of second moment that it carries, and every layer by what it reads."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
-from evenstep.rules.network import Factor, Network, Optimizer
-from evenstep.rules.signal import VertexSignal
-
-# Powers of depth and of size: Adam's step does not grow with the gradient, so it feels the size half as much.
-POWERS: dict[Optimizer, tuple[float, float]] = {"sgd": (0.5, 0.5), "momentum": (0.5, 0.5), "adam": (0.4, 0.25)}
+from evenstep.graph.model import ways
+from evenstep.graph.operators import UNIT, Average, Recurrent
+from evenstep.init import Network
+from evenstep.rules.layers import Layer, for_every_layer
+from evenstep.rules.rule import Factor, Optimizer, RateFactors
+from evenstep.rules.width import hidden_width, width_factor
+from evenstep.signal import Lengths, Walks, walks
 
 
 @dataclass(frozen=True)
 class Weighted:
-    """Scale by 1 / (depth^x size^y), relative to the base, with x and y the optimiser's powers.
+    """Scale by 1 / (depth^x size^y) for the whole network, and each layer by its width and by what it reads.
 
     depth = E[(L + a)^2] (E[shared] + a), a the `depth_offset`, over walks from the last vertex back to the input that
-    pick each summand by its share of second moment: a walk is L long, in activations, a kernel of side k counting as k
-    weights, and two walks share a part. In a chain they share all, and depth is (L + a)^3. Adam, whose steps do not
-    shrink where paths average out, has E[(L + a)^3] instead. size = copies + moment_weight q_out / q_base, with q_out
-    the last vertex's second moment and `copies` how often skips bring one field there, in mean square.
-    `docs/theory.md` says how the constants were settled.
+    pick each summand by its share of second moment: a walk is L long, and two walks share a part. In a chain they share
+    all, and depth is (L + a)^3. Adam, whose steps do not shrink where paths average out, has E[(L + a)^3] instead.
+    size = copies + moment_weight q_out / q_base, with q_out the last vertex's second moment and `copies` how often
+    skips bring one field there, in mean square. `docs/theory.md` derives all this.
     """
 
+    # Readout and last activation, which move as well. Settled on chains, which are reported too.
     depth_offset: float = 2.0
+    # Second moment that fresh weights made, against copies of one field. Settled on the families fit-*.
     moment_weight: float = 0.35
+    # x and y of SGD, with and without momentum: derived.
+    depth_power: float = 0.5
+    size_power: float = 0.5
+    # Adam's step does not grow with the gradient. x settled on chains, y on the families fit-*.
+    adam_depth_power: float = 0.4
+    adam_size_power: float = 0.25
+    # The power of what a layer reads, 1 for SGD: derived from the same.
+    adam_read_power: float = 0.5
+    # A kernel of side k counts as 1 + kernel_length (k - 1) layers. Settled on chains of convolutions (fit-cnn).
+    kernel_length: float = 1.0
+    # What is left of a path's length after a batch norm. Settled on families with batch norm, reported ones among them.
+    batch_norm_depth_decay: float = 0.84
+    # What an average over all positions leaves of a field's variance between examples, at least: positions of one image
+    # are alike. Measured on feature maps of photographs (`results/averages`).
+    pooled_variance_floor: float = 0.1
+    # How fast, over the network's rate, a readout of averages goes at most for their sake: narrow ones are at their
+    # limit there. Settled on one base cell of NAS-Bench-201.
+    max_readout_scale: float = 2.0
+    # What an input layer counts as reading at least, of the base's width. Settled on the families fit-*.
+    min_input_fan_in: float = 1 / 8
     name: str = "weighted"
     layerwise: bool = True
 
-    def score(self, network: Network, base: Network | None = None, optimizer: Optimizer = "sgd") -> float:
-        """Return depth^x size^y of a network, averaged over its heads; without a base q_base is one."""
-        usual = _mean([at.second_moment for at, _, _ in _ends(base)]) if base else 1.0
-        x, y = POWERS[optimizer]
-        return _mean(
-            [
-                self._depth(at, shared, depth, optimizer) ** x
-                * (at.copies + self.moment_weight * at.second_moment / usual) ** y
-                for at, shared, depth in _ends(network)
-            ]
-        )
-
-    def _depth(self, at: VertexSignal, shared: float, depth: int, optimizer: Optimizer) -> float:
-        """Return what depth costs at a head, the activations still to come included."""
-        offset = self.depth_offset + depth
-        if optimizer == "adam":
-            return at.cubed_depth(offset)
-        return at.squared_depth(offset) * (shared + offset)
-
-    def factors(self, network: Network, base: Network, optimizer: Optimizer) -> tuple[Factor, ...]:
-        """Return the topology's factor, and with convolutions what it takes more that each counts as k layers."""
-        score, base_score = (self.score(one.as_matrices, base, optimizer) for one in (network, base))
+    def factors(self, network: Network, base: Network, optimizer: Optimizer) -> RateFactors:
+        """Return the topology's factor, what kernels add to it, and every layer's own."""
+        score, base_score = (self.score(one, base, optimizer, kernels=False) for one in (network, base))
         topology = Factor("topology", base_score / score, f"weighted: {base_score:.4g}/{score:.4g}")
+        own = self._of_layers(network, base, optimizer)
         if not (network.live.convolutions or base.live.convolutions):
-            return (topology,)
-        longer, base_longer = (
-            self.score(one, base, optimizer) / self.score(one.as_matrices, base, optimizer) for one in (network, base)
-        )
-        why = f"longer paths: {base_longer:.4g}/{longer:.4g}"
-        return topology, Factor("kernel", base_longer / longer, why)
+            return RateFactors((topology,), own)
+        longer = self.score(network, base, optimizer) / score
+        base_longer = self.score(base, base, optimizer) / base_score
+        kernel = Factor("kernel", base_longer / longer, f"longer paths: {base_longer:.4g}/{longer:.4g}")
+        return RateFactors((topology, kernel), own)
+
+    def score(
+        self, network: Network, base: Network | None = None, optimizer: Optimizer = "sgd", *, kernels: bool = True
+    ) -> float:
+        """Return depth^x size^y of a network, averaged over its heads; without a base q_base is one.
+
+        Without `kernels` a convolution counts as the one layer that a matrix is.
+        """
+        usual = 1.0
+        if base is not None:
+            usual = _mean([base.signal.vertices[head.vertex].second_moment for head in base.roles.heads])
+        lengths = Lengths(self.kernel_length if kernels else 0.0, self.batch_norm_depth_decay)
+        x, y = self.depth_power, self.size_power
+        if optimizer == "adam":
+            x, y = self.adam_depth_power, self.adam_size_power
+        heads = network.roles.heads
+        scores = []
+        for head, back in zip(heads, walks(network.signal, tuple(h.vertex for h in heads), lengths), strict=True):
+            at = network.signal.vertices[head.vertex]
+            size = at.copies + self.moment_weight * at.second_moment / usual
+            scores.append(self._depth(back, head.depth, optimizer) ** x * size**y)
+        return _mean(scores)
+
+    def _depth(self, back: Walks, to_come: int, optimizer: Optimizer) -> float:
+        """Return what depth costs at a head, the activations still to come included."""
+        offset = self.depth_offset + to_come
+        return back.cubed(offset) if optimizer == "adam" else back.squared(offset) * (back.shared + offset)
+
+    def _of_layers(self, network: Network, base: Network, optimizer: Optimizer) -> Mapping[str, tuple[Factor, ...]]:
+        width, growth, pooled = hidden_width(base), input_growth(network), self.pooled_variance(network)
+
+        @cache
+        def by_width(layer: Layer) -> tuple[Factor, ...]:
+            return (width_factor(layer, width, optimizer, floor=self.min_input_fan_in),)
+
+        def factors(layer: Layer, place: int) -> tuple[Factor, ...]:
+            known = by_width(layer)
+            if place in growth:
+                known = (*known, self._read_factor(growth[place], optimizer))
+            if place in pooled:
+                known = (*known, self._average_factor(pooled[place], known[0].value, optimizer))
+            return known
+
+        return for_every_layer(network, factors)
+
+    def _read_factor(self, growth: float, optimizer: Optimizer) -> Factor:
+        """Slow a layer down that reads a field grown before a norm."""
+        return Factor("read", growth ** -self._read_power(optimizer), f"a field grown {growth:.4g}-fold")
+
+    def _average_factor(self, left: float, by_width: float, optimizer: Optimizer) -> Factor:
+        """Speed a readout up that reads averages, of which little varies."""
+        faster, most = left ** -self._read_power(optimizer), max(1.0, self.max_readout_scale / by_width)
+        limit = f", rate {self.max_readout_scale:g} at most" if faster > most else ""
+        return Factor("average", min(faster, most), f"leaves {left:.4g}{limit}")
+
+    def _read_power(self, optimizer: Optimizer) -> float:
+        return self.adam_read_power if optimizer == "adam" else 1.0
+
+    def pooled_variance(self, network: Network) -> Mapping[int, float]:
+        """Return the part of a normalised field's variance that is left where a readout reads its average, by place.
+
+        What examples have in common says nothing: a readout tells them apart by what varies, and its step goes with
+        that. Only readouts with a norm on every way from the input are meant: without norms the rule was settled with
+        readouts at their plain factor.
+        """
+        normed = ways(network.live, lambda edge: edge.normalises, forward=False, every=True)
+        found = {}
+        for head in network.roles.heads:
+            if head.edge is None or head.vertex not in normed:
+                continue
+            left = 1.0
+            for between in head.between:
+                for operator in between.operators:
+                    left *= operator.left if isinstance(operator, Average) else 1.0
+            if left < 1:
+                found[head.edge] = max(left, self.pooled_variance_floor)
+        return found
 
 
-def _ends(network: Network) -> list[tuple[VertexSignal, float, int]]:
-    """Return the signal at every head, the length two walks share there, and the activations still to come."""
-    signal = network.initialisation.signal
-    return [(signal.vertices[head.vertex], signal.shared[head.vertex], head.depth) for head in network.roles.heads]
+def input_growth(network: Network) -> Mapping[int, float]:
+    """Return the factor by which a step on a weight overshoots, by the place of its edge; those of one are left out.
+
+    A norm further on holds a step against the field it reads. A weight's step goes with the second moment that the
+    weight reads, over that of the vertex where it lands. Where skips let a field grow, `conserve` draws the weights
+    that read it the smaller, and their rates have to be smaller too. Only weights with a norm on every way to the
+    output are meant: without one the rule itself counts with fields that grow.
+    """
+    graph, signal = network.live, network.signal
+    normed = ways(graph, lambda edge: edge.normalises, forward=True, every=True)
+    if not normed:
+        return {}
+    found = {}
+    for place in network.roles.positions:
+        edge = graph.edges[place]
+        if edge.target not in normed or isinstance(edge.weight, Recurrent):
+            continue
+        usual = edge.read(UNIT) * signal.vertices[edge.target].second_moment
+        if usual > 0 and (grown := signal.reads[place] / usual) > 1 + 1e-9:
+            found[place] = grown
+    return found
 
 
 def _mean(values: list[float]) -> float:

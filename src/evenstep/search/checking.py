@@ -16,7 +16,8 @@ from torch.nn import functional
 
 from evenstep.errors import EvenstepError, InputError
 from evenstep.graph import Graph
-from evenstep.rules import OPTIMIZERS, Plan
+from evenstep.planning import Plan
+from evenstep.rules import OPTIMIZERS
 from evenstep.search import plain_values
 from evenstep.search.first_step import Changes, RecordedModules, measure, recorded_modules
 from evenstep.search.job import Data, Job, made
@@ -312,7 +313,7 @@ def _compared(
 
 
 def _topology(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    return tuple((edge.source, edge.target, edge.op, edge.activation or "") for edge in graph.edges)
+    return tuple((e.source, e.target, *(o.op for o in e.operators), e.activation or "") for e in graph.edges)
 
 
 def _measured(job: Job, data: Data, lr: float, steps: int, seed: int) -> dict[str, Changes]:

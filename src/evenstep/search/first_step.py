@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from evenstep.module.apply import matched
-from evenstep.module.unwrap import named_parameters, own_name, unwrapped
-from evenstep.rules import Plan
-from evenstep.rules.roles import roles
+from evenstep.graph.roles import roles
+from evenstep.planning import Plan
+from evenstep.planning.groups import matched
+from evenstep.planning.unwrap import named_parameters, own_name, unwrapped
 from evenstep.search.job import Data, Job
 from evenstep.search.plain_values import finite_or_none, mapping, reading, sequence, size_or_infinite
 from evenstep.search.recipe import Recipe
@@ -98,7 +98,7 @@ def recorded_modules(model: nn.Module, plan: Plan) -> RecordedModules:
         if held:
             name = own_name(path) or type(module).__name__
             layers[name] = module
-            if all(use.place_of(parameter) == "readout" for parameter in held):
+            if all(use.position_of(parameter) == "readout" for parameter in held):
                 readouts.append(name)
     return RecordedModules(layers, tuple(readouts))
 

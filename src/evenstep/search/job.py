@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from evenstep.errors import InputError
 from evenstep.module import initialize_
-from evenstep.rules import Plan
+from evenstep.planning import Plan
 from evenstep.search.recipe import Recipe
 
 Data = tuple[Tensor, Tensor]

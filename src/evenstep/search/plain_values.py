@@ -8,15 +8,7 @@ from contextlib import contextmanager
 from reprlib import repr as shortened
 from typing import Any
 
-from evenstep.errors import EvenstepError, InputError
-
-
-class DamageError(InputError):
-    """Report values that cannot be read; `cause` says why."""
-
-    def __init__(self, name: str, cause: str, remedy: str) -> None:
-        super().__init__(f"{name} is damaged ({cause}); {remedy}")
-        self.cause = cause
+from evenstep.errors import DamageError, EvenstepError
 
 
 @contextmanager

@@ -17,7 +17,8 @@ from evenstep.errors import InputError, SearchError
 from evenstep.graph import Graph
 from evenstep.module import plan as plan_module
 from evenstep.module import trace
-from evenstep.rules import Init, Optimizer, Plan
+from evenstep.planning import Plan
+from evenstep.rules import Optimizer
 from evenstep.search.engines import Engine, LocalEngine
 from evenstep.search.engines.batching import Batching
 from evenstep.search.grid import OCTAVE, rate_at, wanted
@@ -49,7 +50,7 @@ def search_lr(
     *,
     plan: Plan | None = None,
     optimizer: Optimizer = "sgd",
-    init: Init = "conserve",
+    init: str = "conserve",
     epochs: int = 1,
     steps: int | None = None,
     batch_size: int = 64,

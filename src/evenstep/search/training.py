@@ -11,7 +11,8 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from evenstep.module import initialize_
-from evenstep.rules import Optimizer, Plan
+from evenstep.planning import Plan
+from evenstep.rules import Optimizer
 from evenstep.search.job import Data
 from evenstep.search.recipe import Loss
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from evenstep.data import Split, digits
 from evenstep.module import plan
-from evenstep.rules import Plan
+from evenstep.planning import Plan
 from evenstep.search import LRSearch, mean_loss, search_lr, train_
 from evenstep.spaces import DagCNN, DagMLP
 from evenstep.study.codes import chain_code, dense_code, residual_code

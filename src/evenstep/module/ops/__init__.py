@@ -1,30 +1,62 @@
 """Operators: a table of small pure handlers, one for each, that users extend with `register_op`."""
 
+from evenstep.graph.model import Parameter
+from evenstep.graph.operators import (
+    Activation,
+    Average,
+    Contraction,
+    Gate,
+    Maximum,
+    Norm,
+    Recurrent,
+    RMSNorm,
+    Scale,
+    Share,
+    Slice,
+    Steer,
+    Unknown,
+    Weight,
+)
+from evenstep.module.handler_types import (
+    Call,
+    ConstantValue,
+    Handler,
+    Outcome,
+    ParameterValue,
+    SignalValue,
+    carried,
+    edge_from,
+)
 from evenstep.module.ops.pointwise import activation, identity
 from evenstep.module.ops.registry import handler_of, known_ops, op_name, register_op
 from evenstep.module.ops.structure import moves_entries, norm
 from evenstep.module.ops.weights import weight
-from evenstep.module.values import (
-    Call,
-    Constant,
-    Handler,
-    Incoming,
-    Outcome,
-    ParameterUse,
-    ParameterValue,
-    Signal,
-)
 
 __all__ = [
+    "Activation",
+    "Average",
     "Call",
-    "Constant",
+    "ConstantValue",
+    "Contraction",
+    "Gate",
     "Handler",
-    "Incoming",
+    "Maximum",
+    "Norm",
     "Outcome",
-    "ParameterUse",
+    "Parameter",
     "ParameterValue",
-    "Signal",
+    "RMSNorm",
+    "Recurrent",
+    "Scale",
+    "Share",
+    "SignalValue",
+    "Slice",
+    "Steer",
+    "Unknown",
+    "Weight",
     "activation",
+    "carried",
+    "edge_from",
     "handler_of",
     "identity",
     "known_ops",

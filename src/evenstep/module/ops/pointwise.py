@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from evenstep.module.ops.registry import handle_each, handles
-from evenstep.module.values import (
+from evenstep.graph.model import Parameter
+from evenstep.graph.operators import Activation, Gate, Share, Steer, scaled
+from evenstep.module.handler_types import (
     Call,
-    Constant,
+    ConstantValue,
     Handler,
-    Incoming,
     Outcome,
-    ParameterUse,
     ParameterValue,
-    Signal,
+    SignalValue,
+    carried,
+    edge_from,
 )
+from evenstep.module.ops.registry import handle_each, handles
 
 # Activations without parameters, by operator. Depth 1: they are what the paper counts as a path's ReLUs.
 _ACTIVATIONS = {
@@ -66,17 +68,17 @@ _LOSSES = """
 
 
 def activation(name: str, *, depth: int = 1) -> Handler:
-    """Return a handler for an activation of one signal, named as in `evenstep.rules.activations`."""
+    """Return a handler for an activation of one signal, named as in `evenstep.graph.activations`."""
 
     def handler(call: Call) -> Outcome:
-        return Outcome((Incoming(call.signals()[0], "activation", depth=depth, activation=name),))
+        return Outcome((edge_from(call.signals()[0], Activation(name, depth=depth)),))
 
     return handler
 
 
 def identity(call: Call) -> Outcome:
     """Pass the first signal on unchanged."""
-    return Outcome((Incoming(call.signals()[0]),))
+    return carried(call.signals()[0])
 
 
 for _op, _name in _ACTIVATIONS.items():
@@ -111,16 +113,9 @@ def _prelu(call: Call) -> Outcome:
     if not isinstance(slope, ParameterValue):
         return activation("leaky_relu:0.25")(call)
     size = call.rms(slope.names[0])
-    outcome = activation(f"leaky_relu:{0.25 if size is None else size}")(call)
-    uses = tuple(ParameterUse(name, "raw", note="slope of a PReLU") for name in slope.names)
-    incoming = Incoming(
-        outcome.incoming[0].signal,
-        "activation",
-        parameters=slope.names,
-        depth=1,
-        activation=outcome.incoming[0].activation,
-    )
-    return Outcome((incoming,), uses=uses)
+    uses = tuple(Parameter(name, "unscaled", note="slope of a PReLU") for name in slope.names)
+    operator = Activation(f"leaky_relu:{0.25 if size is None else size}")
+    return Outcome((edge_from(call.signals()[0], operator, parameters=slope.names),), uses=uses)
 
 
 @handles("aten.elu", "aten.celu")
@@ -158,16 +153,15 @@ def _clamp(call: Call) -> Outcome:
 def _softmax(call: Call) -> Outcome:
     signal = call.signals()[0]
     if "log" in call.op:  # the loss's business: the logits, shifted
-        return Outcome((Incoming(signal),))
+        return carried(signal)
     entries = signal.shape[call.argument(1, "dim", -1)] if signal.shape else 1
-    edge = Incoming(signal, "activation", depth=1, activation=f"softmax:{entries}")
-    return Outcome((edge,), probability=True)
+    return Outcome((edge_from(signal, Activation(f"softmax:{entries}")),), probability=True)
 
 
 @handles("aten.pow")
 def _pow(call: Call) -> Outcome:
     exponent = call.argument(1, "exponent")
-    if not isinstance(call.args[0], Signal) or not isinstance(exponent, int | float):
+    if not isinstance(call.args[0], SignalValue) or not isinstance(exponent, int | float):
         return identity(call)
     if exponent == 1:
         return identity(call)
@@ -183,43 +177,39 @@ def _add(call: Call) -> Outcome:
     first, second = call.args[0], call.argument(1, "other")
     alpha = float(call.kwargs.get("alpha", 1.0))
     signs = {"add": (1.0, alpha), "sub": (1.0, -alpha), "rsub": (-alpha, 1.0)}[call.op.split(".")[1].rstrip("_")]
-    incoming, uses = [], []
-    for value, sign in zip((first, second), signs, strict=True):
-        if isinstance(value, Signal):
-            incoming.append(Incoming(value, amplitude=sign))
-        elif isinstance(value, ParameterValue):
-            uses += [ParameterUse(name, "raw", note="added to the signal") for name in value.names]
-    if len(incoming) == 1 and uses:  # an edge of its own keeps the parameter on the path
-        names = tuple(use.name for use in uses)
-        incoming = [Incoming(incoming[0].signal, amplitude=incoming[0].amplitude, parameters=names)]
-    return Outcome(tuple(incoming), uses=tuple(uses))
-
-
-CLOSED = 0.01  # a trained factor below is a gate that opens in training: it counts as one
+    signals = [(v, sign) for v, sign in zip((first, second), signs, strict=True) if isinstance(v, SignalValue)]
+    names = [n for value in (first, second) if isinstance(value, ParameterValue) for n in value.names]
+    uses = tuple(Parameter(name, "unscaled", note="added to the signal") for name in names)
+    if len(signals) == 1:
+        if not uses and signals[0][1] == 1.0:
+            return carried(signals[0][0])
+        # An edge of its own keeps the parameter on the path.
+        return Outcome((edge_from(signals[0][0], *scaled(signals[0][1]), parameters=tuple(names)),), uses=uses)
+    return Outcome(tuple(edge_from(signal, *scaled(sign)) for signal, sign in signals), uses=uses)
 
 
 @handles("aten.mul", "aten.div", "aten.true_divide")
 def _multiply(call: Call) -> Outcome:
     first, second = call.args[0], call.argument(1, "other")
     divide = "div" in call.op
-    if isinstance(first, Signal) and isinstance(second, Signal):
-        if divide:
-            return Outcome((Incoming(first), Incoming(second, "modulate")), merge="product")
-        return Outcome((Incoming(first), Incoming(second)), merge="product")
-    signal, other = (first, second) if isinstance(first, Signal) else (second, first)
+    if isinstance(first, SignalValue) and isinstance(second, SignalValue):
+        divisor = (Steer(),) if divide else ()
+        return Outcome((edge_from(first), edge_from(second, *divisor)), merge="product")
+    signal, other = (first, second) if isinstance(first, SignalValue) else (second, first)
     if isinstance(other, ParameterValue):
         size = call.rms(other.made or other.names[0])
-        factor = _sign(other) * (1.0 if not size or size < CLOSED else 1.0 / size if divide else size)
-        uses = tuple(ParameterUse(name, "raw", note="multiplies the signal") for name in other.names)
-        return Outcome((Incoming(signal, amplitude=factor, parameters=other.names),), uses=uses)
-    return Outcome((Incoming(signal, amplitude=_factor(call, other, divide=divide and signal is first)),))
+        gate = Gate(None if size is None else _sign(other) * size, inverse=divide)
+        uses = tuple(Parameter(name, "unscaled", note="multiplies the signal") for name in other.names)
+        return Outcome((edge_from(signal, gate, parameters=other.names),), uses=uses)
+    factor = _factor(call, other, divide=divide and signal is first)
+    return carried(signal) if factor == 1.0 else Outcome((edge_from(signal, *scaled(factor)),))
 
 
 def _factor(call: Call, other: Any, *, divide: bool) -> float:
     """Return the scalar a signal is multiplied by: a buffer counts by its size, a tensor made on the way as one."""
-    if isinstance(other, Constant) and other.mean is not None:
+    if isinstance(other, ConstantValue) and other.mean is not None:
         other = other.mean
-    elif isinstance(other, Constant):
+    elif isinstance(other, ConstantValue):
         other = _sign(other) * ((other.buffer and call.rms(other.buffer)) or 1.0)
     if not isinstance(other, int | float):
         return 1.0
@@ -231,14 +221,15 @@ def _lerp(call: Call) -> Outcome:
     """Mix two signals, a + weight (b - a); a weight that is a signal itself is taken as a gate, half open."""
     first, second, weight = call.args[0], call.args[1], call.argument(2, "weight")
     share = float(weight) if isinstance(weight, int | float) else 0.5
-    incoming = [Incoming(s, amplitude=a) for s, a in ((first, 1 - share), (second, share)) if isinstance(s, Signal)]
-    if isinstance(weight, Signal):
-        incoming.append(Incoming(weight, "modulate"))
-    return Outcome(tuple(incoming))
+    mixed = [(s, a) for s, a in ((first, 1 - share), (second, share)) if isinstance(s, SignalValue)]
+    edges = [edge_from(signal, *scaled(amplitude)) for signal, amplitude in mixed]
+    if isinstance(weight, SignalValue):
+        edges.append(edge_from(weight, Steer()))
+    return Outcome(tuple(edges))
 
 
-def _sign(factor: ParameterValue | Constant) -> float:
-    """Return -1 for a tensor that is negative on the whole: what decays must not grow in an exponential behind it."""
+def _sign(factor: ParameterValue | ConstantValue) -> float:
+    """Return -1 for a tensor that is negative on the whole: what decays must not grow in an exponential after it."""
     values = factor.tensor() if factor.tensor else None
     if values is None or not values.is_floating_point():
         return 1.0
@@ -247,7 +238,7 @@ def _sign(factor: ParameterValue | Constant) -> float:
 
 @handles("aten.neg")
 def _negate(call: Call) -> Outcome:
-    return Outcome((Incoming(call.signals()[0], amplitude=-1.0),))
+    return Outcome((edge_from(call.signals()[0], *scaled(-1.0)),))
 
 
 @handles("aten.maximum", "aten.minimum", "aten.max.other", "aten.min.other", "aten.fmax", "aten.fmin")
@@ -255,15 +246,15 @@ def _larger(call: Call) -> Outcome:
     signals = call.signals()
     if len(signals) == 1:  # against a constant: a rectifier
         return activation("relu")(call)
-    return Outcome(tuple(Incoming(s, gain=1 / len(signals)) for s in signals), merge="concat")
+    return Outcome(tuple(edge_from(s, Share(1 / len(signals))) for s in signals), merge="concat")
 
 
 @handles("aten.where")
 def _where(call: Call) -> Outcome:
-    signals = [value for value in call.args[1:] if isinstance(value, Signal)]
+    signals = [value for value in call.args[1:] if isinstance(value, SignalValue)]
     if len(signals) <= 1:
-        return Outcome(tuple(Incoming(s) for s in signals)) if signals else identity(call)
-    return Outcome(tuple(Incoming(s, gain=0.5) for s in signals), merge="concat")
+        return carried(signals[0]) if signals else identity(call)
+    return Outcome(tuple(edge_from(s, Share(0.5)) for s in signals), merge="concat")
 
 
 @handles("aten.glu")

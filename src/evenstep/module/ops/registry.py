@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
 
 from evenstep.errors import InputError
-from evenstep.module.values import Handler
+from evenstep.module.handler_types import Handler
 
 _HANDLERS: dict[str, Handler] = {}
 

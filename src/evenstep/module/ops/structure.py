@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
+from evenstep.graph.model import Edge, Parameter
+from evenstep.graph.operators import Activation, Average, Maximum, Norm, RMSNorm, Share, Slice
+from evenstep.module.handler_types import (
+    Call,
+    ConstantValue,
+    Handler,
+    Outcome,
+    ParameterValue,
+    SignalValue,
+    carried,
+    edge_from,
+)
 from evenstep.module.ops.pointwise import identity
 from evenstep.module.ops.registry import handle_each, handler_of, handles
-from evenstep.module.values import Call, Constant, Incoming, Outcome, ParameterUse, ParameterValue, Signal
 
 _MOVES = """
     aten.view aten._unsafe_view aten.reshape aten.flatten aten.unflatten aten.permute aten.transpose aten.t
@@ -41,28 +51,24 @@ def _part(call: Call) -> Outcome:
     signal = call.signals()[0]
     if math.prod(call.shape) >= math.prod(signal.shape):
         return identity(call)
-    edge = Incoming(signal, "average", gain=1.0, amplitude=0.0)
-    return Outcome((edge,), probability=signal.probability, parts=True)
+    return Outcome((edge_from(signal, Slice()),), probability=signal.probability, parts=True)
 
 
 @handles("aten.cat", "aten.concat", "aten.concatenate", "aten.stack", "aten.hstack", "aten.vstack")
 def _concat(call: Call) -> Outcome:
     """Join blocks side by side; each counts by its share of the entries."""
-    blocks = [value for value in call.args[0] if isinstance(value, Signal | ParameterValue | Constant)]
+    blocks = [value for value in call.args[0] if isinstance(value, SignalValue | ParameterValue | ConstantValue)]
     total = sum(math.prod(block.shape) for block in blocks) or 1
-    uses = tuple(
-        ParameterUse(name, "raw", note="joined to the signal")
-        for block in blocks
-        if isinstance(block, ParameterValue)
-        for name in block.names
-    )
-    names = tuple(use.name for use in uses)
-    incoming: list[Incoming] = []
+    if len(blocks) == 1 and isinstance(blocks[0], SignalValue):
+        return carried(blocks[0])
+    names = tuple(name for block in blocks if isinstance(block, ParameterValue) for name in block.names)
+    uses = tuple(Parameter(name, "unscaled", note="joined to the signal") for name in names)
+    edges: list[Edge] = []
     for block in blocks:
-        if isinstance(block, Signal):
+        if isinstance(block, SignalValue):
             share = math.prod(block.shape) / total
-            incoming.append(Incoming(block, gain=share, parameters=() if incoming else names))
-    return Outcome(tuple(incoming), merge="concat", uses=uses)
+            edges.append(edge_from(block, Share(share), parameters=() if edges else names))
+    return Outcome(tuple(edges), merge="concat", uses=uses)
 
 
 def moves_entries(op: str) -> bool:
@@ -81,19 +87,19 @@ def _overwrite(call: Call) -> Outcome:
     before = call.args[0]
     position = _WRITTEN[call.op.split(".")[1].rstrip("_")]
     source = call.args[position] if position < len(call.args) else None
-    if not isinstance(source, Signal):
+    if not isinstance(source, SignalValue):
         return identity(call)
     share = math.prod(source.shape) / max(math.prod(call.shape), 1)
-    if not isinstance(before, Signal) or share >= 1 or call.op.startswith("aten.copy"):
-        return Outcome((Incoming(source),))
-    return Outcome((Incoming(before, gain=1 - share), Incoming(source, gain=share)), merge="concat")
+    if not isinstance(before, SignalValue) or share >= 1 or call.op.startswith("aten.copy"):
+        return carried(source)
+    return Outcome((edge_from(before, Share(1 - share)), edge_from(source, Share(share))), merge="concat")
 
 
 @handles("aten.scatter_add", "aten.index_add", "aten.scatter_reduce", "aten.index_reduce")
 def _scatter_add(call: Call) -> Outcome:
     """Add entries of one tensor to those of another."""
-    signals = [value for value in (call.args[0], call.args[3]) if isinstance(value, Signal)]
-    return Outcome(tuple(Incoming(signal) for signal in signals)) if signals else identity(call)
+    signals = [value for value in (call.args[0], call.args[3]) if isinstance(value, SignalValue)]
+    return Outcome(tuple(map(edge_from, signals))) if len(signals) == 2 else identity(call)
 
 
 # Averages and maxima
@@ -101,21 +107,21 @@ def _scatter_add(call: Call) -> Outcome:
 
 @handles("aten.mean", "aten.nanmean")
 def _mean(call: Call) -> Outcome:
-    return _averaged(call, call.argument(1, "dim"))
+    return Outcome((edge_from(call.signals()[0], Average(_window(call))),))
 
 
 @handles("aten.adaptive_avg_pool1d", "aten.adaptive_avg_pool2d", "aten.adaptive_avg_pool3d")
 def _adaptive_average(call: Call) -> Outcome:
     signal = call.signals()[0]
     window = max(math.prod(signal.shape) // max(math.prod(call.shape), 1), 1)
-    return Outcome((_average(signal, window),))
+    return Outcome((edge_from(signal, Average(window)),))
 
 
 @handles("aten.sum")
 def _sum(call: Call) -> Outcome:
     """Sum n entries: n times their mean."""
-    outcome = _averaged(call, call.argument(1, "dim"))
-    return Outcome(outcome.incoming, scale=float(outcome.incoming[0].window))
+    window = _window(call)
+    return Outcome((edge_from(call.signals()[0], Average(window)),), scale=float(window))
 
 
 @handles("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d")
@@ -124,50 +130,44 @@ def _average_pool(call: Call) -> Outcome:
     signal = call.signals()[0]
     kernel = _sides(call.args[1], call.op)
     if any(side < whole for side, whole in zip(kernel, signal.shape[-len(kernel) :], strict=True)):
-        return Outcome((Incoming(signal, "average", window=math.prod(kernel)),))
-    return Outcome((_average(signal, math.prod(signal.shape[-len(kernel) :])),))
+        return Outcome((edge_from(signal, Average(math.prod(kernel), alike=True)),))
+    return Outcome((edge_from(signal, Average(math.prod(signal.shape[-len(kernel) :]))),))
 
 
 @handles("aten.max_pool1d", "aten.max_pool2d", "aten.max_pool3d", "aten.max_pool2d_with_indices")
 def _max_pool(call: Call) -> Outcome:
     window = math.prod(_sides(call.args[1], call.op))
-    return Outcome((Incoming(call.signals()[0], "maximum", window=window),))
+    return Outcome((edge_from(call.signals()[0], Maximum(window)),))
 
 
 @handles("aten.adaptive_max_pool1d", "aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d")
 def _adaptive_maximum(call: Call) -> Outcome:
     signal = call.signals()[0]
     window = max(math.prod(signal.shape) // max(math.prod(call.shape), 1), 1)
-    return Outcome((Incoming(signal, "maximum", window=window),))
+    return Outcome((edge_from(signal, Maximum(window)),))
 
 
 @handles("aten.amax", "aten.max", "aten.amin", "aten.min")
 def _extreme(call: Call) -> Outcome:
     """Take the largest entry, or the smallest: minus the largest of the negatives."""
-    edge = _averaged(call, call.argument(1, "dim")).incoming[0]
     sign = -1.0 if "min" in call.op.split(".")[1] else 1.0
-    return Outcome((Incoming(edge.signal, "maximum", window=edge.window),), scale=sign)
+    return Outcome((edge_from(call.signals()[0], Maximum(_window(call))),), scale=sign)
 
 
 @handles("aten.var", "aten.std")
 def _spread(call: Call) -> Outcome:
     """Average squares (or absolute values) of what is taken as centred: a number that hardly fluctuates."""
-    edge = _averaged(call, call.argument(1, "dim")).incoming[0]
     name = "square" if call.op.startswith("aten.var") else "abs"
-    return Outcome((Incoming(edge.signal, "activation", activation=name, window=edge.window),))
+    return Outcome((edge_from(call.signals()[0], Activation(name, _window(call), depth=0)),))
 
 
-def _averaged(call: Call, dims: Any) -> Outcome:
-    signal = call.signals()[0]
+def _window(call: Call) -> int:
+    """Return over how many entries an operator reduces its signal."""
+    signal, dims = call.signals()[0], call.argument(1, "dim")
     if dims is None or isinstance(dims, bool) or dims == []:
-        return Outcome((_average(signal, math.prod(signal.shape)),))
+        return max(math.prod(signal.shape), 1)
     listed = [dims] if isinstance(dims, int) else list(dims)
-    return Outcome((_average(signal, math.prod(signal.shape[dim] for dim in listed)),))
-
-
-def _average(signal: Signal, window: int) -> Incoming:
-    window = max(window, 1)
-    return Incoming(signal, "average", gain=1 / window, amplitude=1 / window, window=window)
+    return max(math.prod(signal.shape[dim] for dim in listed), 1)
 
 
 def _sides(value: int | Sequence[int], op: str) -> tuple[int, ...]:
@@ -182,28 +182,30 @@ def _sides(value: int | Sequence[int], op: str) -> tuple[int, ...]:
 # Normalisation
 
 
-def _norm(position: int, *, op: str = "norm", over_batch: bool = False) -> Any:
+def _norm(position: int, operator: Norm = Norm()) -> Handler:  # noqa: B008
     """Return a handler for a norm whose gain and bias follow at `position`."""
 
     def handler(call: Call) -> Outcome:
-        uses = []
-        for offset, role in ((0, "gain"), (1, "bias")):
-            value = call.argument(position + offset, "weight" if role == "gain" else "bias")
-            if isinstance(value, ParameterValue) and not (op == "rms_norm" and role == "bias"):
-                uses += [ParameterUse(name, "gain" if role == "gain" else "bias") for name in value.names]
-        edge = Incoming(call.signals()[0], op, parameters=tuple(use.name for use in uses), over_batch=over_batch)
+        uses: list[Parameter] = []
+        gain = call.argument(position, "weight")
+        bias = None if isinstance(operator, RMSNorm) else call.argument(position + 1, "bias")
+        if isinstance(gain, ParameterValue):
+            uses += [Parameter(name, "gain") for name in gain.names]
+        if isinstance(bias, ParameterValue):
+            uses += [Parameter(name, "bias") for name in bias.names]
+        edge = edge_from(call.signals()[0], operator, parameters=tuple(use.name for use in uses))
         return Outcome((edge,), uses=tuple(uses))
 
     return handler
 
 
 norm = _norm(1)
-batch_norm = _norm(1, over_batch=True)
+batch_norm = _norm(1, Norm(over_batch=True))
 handles("aten.batch_norm", "aten.native_batch_norm", "aten._native_batch_norm_legit", "aten.cudnn_batch_norm")(
     batch_norm
 )
 handles("aten._native_batch_norm_legit_functional", "aten._batch_norm_with_update")(batch_norm)
 handles("aten.instance_norm", "aten.native_group_norm")(norm)
 handles("aten.layer_norm", "aten.native_layer_norm", "aten.group_norm")(_norm(2))
-handles("aten.rms_norm", "aten._fused_rms_norm")(_norm(2, op="rms_norm"))
+handles("aten.rms_norm", "aten._fused_rms_norm")(_norm(2, RMSNorm()))
 handles("aten.local_response_norm", "aten.norm", "aten.linalg_vector_norm", "aten.frobenius_norm")(identity)

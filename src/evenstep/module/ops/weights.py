@@ -7,24 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from evenstep.graph.model import Edge, Parameter
+from evenstep.graph.operators import Contraction, Recurrent, Steer, Weight, scaled
 from evenstep.graph.windows import tap_coverage, transposed_coverage
+from evenstep.module.handler_types import Call, ConstantValue, Outcome, ParameterValue, SignalValue, carried, edge_from
 from evenstep.module.ops.pointwise import identity
 from evenstep.module.ops.registry import handles
-from evenstep.module.values import Call, Constant, Incoming, Outcome, ParameterUse, ParameterValue, Signal
 
 
-def weight(
-    signal: Signal,
-    matrix: Any,
-    *,
-    fan_in: int,
-    fan_out: int,
-    bias: Any = None,
-    kernel_size: float = 1.0,
-    kernel_axes: int = 0,
-    gain: float = 1.0,
-    note: str = "",
-) -> Outcome:
+def weight(signal: SignalValue, matrix: Any, operator: Weight, *, bias: Any = None, note: str = "") -> Outcome:
     """Return the outcome of multiplying a signal by a weight and adding a bias.
 
     A weight that is computed from parameters has the size they give it, and they stay as they are; a matrix of unknown
@@ -32,48 +23,40 @@ def weight(
     """
     names = _names(matrix)
     if not names:
-        return Outcome((Incoming(signal),))
-    uses = [ParameterUse(name, "weight", fan_in, fan_out, kernel_size, kernel_axes, note) for name in names]
+        return carried(signal)
+    fan_in, fan_out = operator.fan_in, operator.fan_out
+    uses = [Parameter(name, "weight", fan_in=fan_in, fan_out=fan_out, note=note) for name in names]
     if isinstance(matrix, ParameterValue) and matrix.made:
-        uses += [ParameterUse(name, "raw", note="a weight is computed from it") for name in matrix.names]
+        uses += [Parameter(name, "unscaled", note="a weight is computed from it") for name in matrix.names]
     if isinstance(bias, ParameterValue) and bias.made:
-        uses += [ParameterUse(name, "raw", note="a bias is computed from it") for name in bias.names]
+        uses += [Parameter(name, "unscaled", note="a bias is computed from it") for name in bias.names]
     else:
-        uses += [ParameterUse(name, "bias", fan_in, fan_out) for name in _names(bias)]
-    edge = Incoming(
-        signal,
-        "weight",
-        parameters=tuple(use.name for use in uses),
-        fan_in=fan_in,
-        fan_out=fan_out,
-        kernel_size=kernel_size,
-        gain=gain,
-    )
-    return Outcome((edge,), uses=tuple(uses))
+        uses += [Parameter(name, "bias", fan_in=fan_in, fan_out=fan_out) for name in _names(bias)]
+    return Outcome((edge_from(signal, operator, parameters=tuple(use.name for use in uses)),), uses=tuple(uses))
 
 
 def _names(value: Any) -> tuple[str, ...]:
     """Return the names under which the sizes of a parameter or buffer are known."""
     if isinstance(value, ParameterValue):
         return (value.made,) if value.made else value.names
-    if isinstance(value, Constant) and value.buffer:
+    if isinstance(value, ConstantValue) and value.buffer:
         return (value.buffer,)
     return ()
 
 
 def _is_signal(*values: Any) -> bool:
-    return all(isinstance(value, Signal) for value in values)
+    return all(isinstance(value, SignalValue) for value in values)
 
 
 @handles("aten.linear")
 def _linear(call: Call) -> Outcome:
     signal, matrix = call.args[0], call.args[1]
-    if not isinstance(signal, Signal):  # a constant input through a signal-dependent weight: a product
+    if not isinstance(signal, SignalValue):  # a constant input through a signal-dependent weight: a product
         return _contraction(signal, matrix)
-    if isinstance(matrix, Signal):
+    if isinstance(matrix, SignalValue):
         return _contraction(signal, matrix, size=signal.shape[-1])
     out, into = matrix.shape[-2:] if len(matrix.shape) > 1 else (1, matrix.shape[-1])
-    return weight(signal, matrix, fan_in=into, fan_out=out, bias=call.argument(2, "bias"))
+    return weight(signal, matrix, Weight(into, out), bias=call.argument(2, "bias"))
 
 
 @handles("aten.matmul", "aten.mm", "aten.bmm", "aten.mv", "aten.dot")
@@ -85,37 +68,48 @@ def _matmul(call: Call) -> Outcome:
 def _addmm(call: Call) -> Outcome:
     added, first, second = call.args[:3]
     beta, alpha = float(call.argument(3, "beta", 1.0)), float(call.argument(4, "alpha", 1.0))
-    if not isinstance(first, Signal) and not isinstance(second, Signal):  # the product of two parameters is added
-        return Outcome((Incoming(added, amplitude=beta),))
+    if not isinstance(first, SignalValue) and not isinstance(
+        second, SignalValue
+    ):  # the product of two parameters is added
+        return carried(added) if beta == 1.0 else Outcome((edge_from(added, *scaled(beta)),))
     outcome = _product(first, second, bias=added)
-    if not isinstance(added, Signal):
+    if not isinstance(added, SignalValue):
         return replace(outcome, scale=alpha)
     if outcome.merge == "sum":
-        terms = (replace(e, gain=e.gain * alpha**2, amplitude=e.amplitude * alpha) for e in outcome.incoming)
-        return replace(outcome, incoming=(Incoming(added, amplitude=beta), *terms))
+        terms = (_times(edge, alpha) for edge in outcome.edges)
+        return replace(outcome, edges=(edge_from(added, *scaled(beta)), *terms))
     # A bias on the scores of attention, as a rule: it steers them.
-    return replace(outcome, incoming=(*outcome.incoming, Incoming(added, "modulate")), scale=alpha)
+    return replace(outcome, edges=(*outcome.edges, edge_from(added, Steer())), scale=alpha)
+
+
+def _times(edge: Edge, factor: float) -> Edge:
+    """Return an edge that brings so many times as much: a weight is drawn for what it brings in the end."""
+    if edge.weight is None:
+        return replace(edge, operators=(*edge.operators, *scaled(factor)))
+    larger = replace(edge.weight, gain=edge.weight.gain * factor**2)
+    return replace(edge, operators=tuple(larger if o is edge.weight else o for o in edge.operators))
 
 
 def _product(first: Any, second: Any, *, bias: Any = None) -> Outcome:
     """Return the outcome of a matrix product: a weight if one side is a parameter, else a contraction."""
     if _is_signal(first, second):
         return _contraction(first, second, size=first.shape[-1])
-    if isinstance(first, Signal):
+    if isinstance(first, SignalValue):
         rows, columns = second.shape[-2:] if len(second.shape) > 1 else (second.shape[-1], 1)
-        return weight(first, second, fan_in=rows, fan_out=columns, bias=bias)
+        return weight(first, second, Weight(rows, columns), bias=bias)
     rows, columns = first.shape[-2:] if len(first.shape) > 1 else (1, first.shape[-1])
-    return weight(second, first, fan_in=columns, fan_out=rows, bias=bias)
+    return weight(second, first, Weight(columns, rows), bias=bias)
 
 
 def _contraction(first: Any, second: Any, *, size: int = 1) -> Outcome:
     """Multiply two signals and sum over `size` terms; a softmax's rows average what they multiply."""
     if not _is_signal(first, second):
-        return Outcome(tuple(Incoming(value) for value in (first, second) if isinstance(value, Signal)))
+        return carried(first if isinstance(first, SignalValue) else second)
     if first.probability or second.probability:
-        carried, steering = (second, first) if first.probability else (first, second)
-        return Outcome((Incoming(carried), Incoming(steering, "modulate")), merge="product")
-    return Outcome((Incoming(first, window=size), Incoming(second, window=size)), merge="product")
+        values, steering = (second, first) if first.probability else (first, second)
+        return Outcome((edge_from(values), edge_from(steering, Steer())), merge="product")
+    summed = (Contraction(size),) if size > 1 else ()
+    return Outcome((edge_from(first, *summed), edge_from(second, *summed)), merge="product")
 
 
 @handles("aten.cosine_similarity", "aten.cdist", "aten.pairwise_distance", "aten.vdot", "aten.inner")
@@ -138,12 +132,12 @@ def _einsum(call: Call) -> Outcome:
         for letter, size in _letters(term, operand.shape)
     }
     summed = math.prod(size for letter, size in sizes.items() if letter not in right)
-    signals = [operand for operand in operands if isinstance(operand, Signal)]
-    matrices = [operand for operand in operands if _names(operand) and not isinstance(operand, Signal)]
+    signals = [operand for operand in operands if isinstance(operand, SignalValue)]
+    matrices = [operand for operand in operands if _names(operand) and not isinstance(operand, SignalValue)]
     if len(signals) == 1 and matrices:
         term = terms[operands.index(matrices[0])].replace("...", "")
         writes = math.prod(sizes[letter] for letter in term if letter in right)
-        return weight(signals[0], matrices[0], fan_in=summed, fan_out=max(writes, 1))
+        return weight(signals[0], matrices[0], Weight(summed, max(writes, 1)))
     if len(signals) == 2:
         return _contraction(signals[0], signals[1], size=summed)
     return identity(call)
@@ -151,9 +145,9 @@ def _einsum(call: Call) -> Outcome:
 
 def _letters(term: str, shape: tuple[int, ...]) -> Iterator[tuple[str, int]]:
     """Yield the letters of one operand of an einsum with their sizes; `...` stands for any number of axes."""
-    before, _, behind = term.partition("...")
+    before, _, after = term.partition("...")
     yield from zip(before, shape, strict=False)
-    yield from zip(reversed(behind), reversed(shape), strict=False)
+    yield from zip(reversed(after), reversed(shape), strict=False)
 
 
 @handles("aten.bilinear")
@@ -162,23 +156,22 @@ def _bilinear(call: Call) -> Outcome:
     out, left, right = matrix.shape
     # W is drawn for the product of both inputs: one edge carries the first, the second steers it.
     made = weight(
-        first if isinstance(first, Signal) else second,
+        first if isinstance(first, SignalValue) else second,
         matrix,
-        fan_in=left * right,
-        fan_out=out,
+        Weight(left * right, out),
         bias=call.argument(3, "bias"),
     )
-    others = (Incoming(second, "modulate"),) if _is_signal(first, second) else ()
-    return Outcome((*made.incoming, *others), uses=made.uses)
+    others = (edge_from(second, Steer()),) if _is_signal(first, second) else ()
+    return Outcome((*made.edges, *others), uses=made.uses)
 
 
 @handles("aten.embedding", "aten.embedding_bag", "aten._embedding_bag")
 def _embedding(call: Call) -> Outcome:
     table, index = call.args[0], call.args[1]
-    if isinstance(index, Signal):
-        return weight(index, table, fan_in=1, fan_out=table.shape[-1], note="embedding")
+    if isinstance(index, SignalValue):
+        return weight(index, table, Weight(1, table.shape[-1]), note="embedding")
     # Looked up by position, not by data: on no path, added to the signal later.
-    return Outcome(uses=tuple(ParameterUse(name, "raw", note="looked up by position") for name in _names(table)))
+    return Outcome(uses=tuple(Parameter(name, "unscaled", note="looked up by position") for name in _names(table)))
 
 
 # Convolutions
@@ -187,7 +180,7 @@ def _embedding(call: Call) -> Outcome:
 @handles("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution", "aten._convolution")
 def _convolution(call: Call) -> Outcome:
     signal, kernel = call.args[0], call.args[1]
-    if not isinstance(signal, Signal) or isinstance(kernel, Signal):
+    if not isinstance(signal, SignalValue) or isinstance(kernel, SignalValue):
         return identity(call)
     sides = kernel.shape[2:]
     stride = _each(call.argument(3, "stride", 1), len(sides))
@@ -212,18 +205,18 @@ def _convolution(call: Call) -> Outcome:
         padding=_each(padding, len(sides)),
         dilation=dilation,
     )
-    # Patches that neither overlap nor touch padding are read by a plain matrix, as at the foot of a vision transformer.
+    # Patches that neither overlap nor touch padding are read once each, as at the foot of a vision transformer.
     patches = taps > 1 and tuple(stride) == tuple(sides) and not any(_each(padding, len(sides)))
-    return weight(
-        signal,
-        kernel,
+    operator = Weight(
         fan_in=kernel.shape[1] * taps,
         fan_out=kernel.shape[0] // groups * (1 if patches else taps),
-        bias=call.argument(2, "bias"),
-        kernel_size=1.0 if patches else taps ** (1 / len(sides)),
-        kernel_axes=0 if patches else len(sides),
+        kernel_size=taps ** (1 / len(sides)),
+        kernel_axes=len(sides),
+        groups=groups,
         gain=coverage,
+        patches=patches,
     )
+    return weight(signal, kernel, operator, bias=call.argument(2, "bias"))
 
 
 @handles("aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d")
@@ -253,16 +246,15 @@ def _transposed(
         padding=padding,
         dilation=dilation,
     )
-    return weight(
-        signal,
-        kernel,
+    operator = Weight(
         fan_in=kernel.shape[0] // groups * taps,
         fan_out=kernel.shape[1] * taps,
-        bias=call.argument(2, "bias"),
         kernel_size=taps ** (1 / len(sides)),
         kernel_axes=len(sides),
+        groups=groups,
         gain=coverage,
     )
+    return weight(signal, kernel, operator, bias=call.argument(2, "bias"))
 
 
 def _each(value: int | Sequence[int], count: int) -> tuple[int, ...]:
@@ -286,26 +278,24 @@ def _recurrent(call: Call) -> Outcome:
     values = [value for value in given if isinstance(value, ParameterValue)]
     gates = {"lstm": 4, "gru": 3}.get(kind, 1)
     hidden = values[0].shape[0] // gates if values else 1
-    uses = []
+    note = f"in an opaque {kind} block"
+    uses: list[Parameter] = []
+    reads, begins = 1, True
     for value in values:
+        if len(value.shape) == 1:  # a bias goes with the matrix that reads its layer's input
+            uses += [Parameter(name, "bias", fan_in=reads, fan_out=hidden) for name in value.names]
+            begins = True
+            continue
+        rows, columns = value.shape
+        if begins and rows == gates * hidden:
+            reads, begins = columns, False
         # A projection of the state (LSTM's `proj_size`) has no gates.
-        writes = hidden if value.shape[0] == gates * hidden else value.shape[0]
-        for name in value.names:
-            if len(value.shape) == 2:
-                uses.append(ParameterUse(name, "weight", value.shape[1], writes, note=f"in an opaque {kind} block"))
-            else:
-                uses.append(ParameterUse(name, "bias", hidden, hidden))
+        writes = hidden if rows == gates * hidden else rows
+        uses += [Parameter(name, "weight", fan_in=columns, fan_out=writes, note=note) for name in value.names]
     signal, *states = {signal.vertex: signal for signal in call.signals()}.values()
-    edge = Incoming(
-        signal,
-        "recurrent",
-        parameters=tuple(use.name for use in uses),
-        fan_in=signal.shape[-1],
-        fan_out=hidden,
-        depth=1,
-        activation=kind,
-    )
-    return Outcome((edge, *(Incoming(state, "modulate") for state in states)), uses=tuple(uses))
+    operator = Recurrent(signal.shape[-1], hidden, kind=kind)
+    edge = edge_from(signal, operator, parameters=tuple(use.name for use in uses))
+    return Outcome((edge, *(edge_from(state, Steer()) for state in states)), uses=tuple(uses))
 
 
 @handles(
@@ -320,7 +310,7 @@ def _attention(call: Call) -> Outcome:
     The rows of the softmax sum to one and tokens are taken as fully correlated, so the values keep their size.
     """
     query, key, value = call.args[:3]
-    steering = tuple(Incoming(s, "modulate", depth=1) for s in (query, key) if isinstance(s, Signal))
-    if not isinstance(value, Signal):
-        return Outcome(tuple(Incoming(s.signal) for s in steering))
-    return Outcome((Incoming(value), *steering), merge="product")
+    steering = [s for s in (query, key) if isinstance(s, SignalValue)]
+    if not isinstance(value, SignalValue):
+        return Outcome(tuple(map(edge_from, steering))) if len(steering) > 1 else carried(steering[0])
+    return Outcome((edge_from(value), *(edge_from(s, Steer(depth=1)) for s in steering)), merge="product")

@@ -12,14 +12,14 @@ STEPS = 4  # either side of the middle
 
 
 @dataclass(frozen=True)
-class Scale:
+class ColourScale:
     """Colour a factor by its octaves above or below the middle; `octaves` is where the strongest colours are."""
 
     middle: float
     octaves: int
 
     @classmethod
-    def over(cls, factors: Iterable[float], *, middle: float) -> Scale:
+    def over(cls, factors: Iterable[float], *, middle: float) -> ColourScale:
         """Return the scale that spans factors, whole octaves either side of the middle."""
         reach = max((abs(math.log2(factor / middle)) for factor in factors if factor > 0), default=1.0)
         return cls(middle, max(1, math.ceil(reach - 1e-9)))
@@ -27,7 +27,7 @@ class Scale:
     def colour(self, factor: float | None) -> str:
         """Return the CSS class of a factor: `f-4` to `f4`, and `none` without one.
 
-        >>> Scale(1.0, 4).colour(0.25), Scale(0.5, 4).colour(0.5), Scale(1.0, 4).colour(None)
+        >>> ColourScale(1.0, 4).colour(0.25), ColourScale(0.5, 4).colour(0.5), ColourScale(1.0, 4).colour(None)
         ('f-2', 'f0', 'none')
         """
         if factor is None:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.report.page.colours import Scale
+from evenstep.planning import Plan
+from evenstep.report.page.colours import ColourScale
 from evenstep.report.page.folding import Fold, fold, label_inside
 from evenstep.report.page.items import Item, Line, Picture, picture
 from evenstep.report.page.layout import MARGIN, ROW_GAP, Layout, Size, Spot, lay_out
 from evenstep.report.page.words import counted, number, percent
-from evenstep.rules import Plan
 
 HEAD = 34.0  # height of an unfolded box's own label
 _LONGEST = 30  # letters of a label
@@ -92,7 +92,7 @@ class Drawing:
         return found
 
 
-def draw(plan: Plan, scale: Scale, *, name: str) -> Drawing:
+def draw(plan: Plan, scale: ColourScale, *, name: str) -> Drawing:
     """Return the drawing of a plan's graph, folded where it is too large to read; `name` begins all its names."""
     shown = picture(plan)
     return _Draughtsman(plan, shown, scale).draw(fold(shown), name, shown.lines)
@@ -113,7 +113,7 @@ def route(points: Sequence[tuple[float, float]]) -> str:
 
 
 class _Draughtsman:
-    def __init__(self, plan: Plan, shown: Picture, scale: Scale) -> None:
+    def __init__(self, plan: Plan, shown: Picture, scale: ColourScale) -> None:
         self.plan, self.items, self.scale = plan, shown.items, scale
 
     def draw(self, box: Fold, name: str, lines: Sequence[Line], *, ported: bool = False) -> Drawing:

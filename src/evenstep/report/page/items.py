@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from evenstep.graph import Edge
+from evenstep.planning import Plan
 from evenstep.report.page.shares import path_weights
 from evenstep.report.page.words import number, percent, size
-from evenstep.rules import Plan
 
 Kind = Literal["input", "layer", "step", "junction"]
 SYMBOLS = {"sum": "+", "concat": "‖", "product": "×"}
@@ -107,8 +107,7 @@ class _Painter:
         """Return the item of an edge: a layer if it has parameters."""
         notes = self._notes(edge)
         if not edge.parameters:
-            label = edge.activation if edge.op == "activation" and edge.activation else edge.op
-            return Item("step", label, _path(vertex), vertex, notes=notes)
+            return Item("step", edge.words(), _path(vertex), vertex, notes=notes)
         rows = tuple(self.rows[name] for name in edge.parameters if name in self.rows)
         module = _common([name.split(".") for name in edge.parameters])
         name = ".".join(module) or edge.parameters[0]
@@ -133,27 +132,19 @@ class _Painter:
                 self._line(end, place, edge)
                 end, said = place, layer.label
             ends.append((end, edge))
-            brought.append((f"from {said}", f"{_op(edge)}, path weight {percent(self.weights[id(edge)])}"))
+            brought.append((f"from {said}", f"{edge.words()}, path weight {percent(self.weights[id(edge)])}"))
         notes = (("joins by", _JOINS[merge]), *brought)
         self._finish(name, Item("junction", SYMBOLS[merge], _path(name), name, notes=notes))
         for end, edge in ends:
             self._line(end, self.place[name], edge)
 
     def _notes(self, edge: Edge) -> tuple[tuple[str, str], ...]:
-        return (("operator", _op(edge)), ("path weight", percent(self.weights[id(edge)])))
+        return (("operator", edge.words()), ("path weight", percent(self.weights[id(edge)])))
 
     def _scale(self, edge: Edge) -> float | None:
         """Return the factor of an edge's first trainable parameter, its weight where it has one."""
         trained = (self.rows[name] for name in edge.parameters if name in self.rows)
         return next((self.plan.parameters[row].lr_scale for row in trained), None)
-
-
-def _op(edge: Edge) -> str:
-    if edge.op == "activation" and edge.activation:
-        return edge.activation
-    if edge.activation is None:
-        return edge.op
-    return f"{edge.activation}, then {edge.op}" if edge.activation_first else f"{edge.op}, then {edge.activation}"
 
 
 def _path(name: str) -> tuple[str, ...]:

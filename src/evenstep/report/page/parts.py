@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenstep.rules import Plan
+from evenstep.planning import Plan
 from evenstep.search import Check, LRSearch
 
 

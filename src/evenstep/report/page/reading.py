@@ -11,14 +11,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from evenstep.errors import EvenstepError, InputError
+from evenstep.errors import DamageError, EvenstepError, InputError
 from evenstep.graph import Edge, Graph, Parameter, Vertex
+from evenstep.planning import Plan, any_digits
+from evenstep.planning.plan import FORMAT
 from evenstep.report.page.parts import CheckPart, Part, PlanPart, SearchPart, StudyPart
 from evenstep.report.page.sections import section
-from evenstep.rules import Plan
-from evenstep.rules.plan import FORMAT, any_digits
 from evenstep.search import Check, LRSearch, Store
-from evenstep.search.plain_values import DamageError
 from evenstep.search.result import chosen
 from evenstep.search.store import StoreRow
 
@@ -95,22 +94,17 @@ def _part(values: Mapping[str, Any], name: str) -> Part | None:
 
 def _plan(values: Mapping[str, Any], name: str) -> PlanPart:
     title = str(values.get("code", "")) or name
-    with any_digits():
-        if "graph" in values:
-            return PlanPart(title, Plan.from_json(json.dumps(values)))
-        # A graph of the same parameters and nothing else stands in, so that the plan is checked as any other.
-        listed = [
-            Parameter(p["name"], p.get("role", "weight"), tuple(p.get("shape", ()))) for p in values["parameters"]
-        ]
-        graph = _stand_in(listed)
-        return PlanPart(title, Plan.from_json(json.dumps({**values, "graph": graph.to_dict()})), has_graph=False)
+    own = {key: value for key, value in values.items() if key != "code"}
+    if "graph" in values:
+        return PlanPart(title, Plan.from_dict(own))
+    # A graph of the same parameters and nothing else stands in, so that the plan is checked as any other.
+    listed = [Parameter(p["name"], p.get("role", "weight"), tuple(p.get("shape", ()))) for p in values["parameters"]]
+    return PlanPart(title, Plan.from_dict({**own, "graph": _stand_in(listed).to_dict()}), has_graph=False)
 
 
 def _stand_in(parameters: Sequence[Parameter] = ()) -> Graph:
     ends = (Vertex("input"), Vertex("output"))
-    return Graph.build(
-        ends, [Edge("input", "output", "identity")], inputs=["input"], outputs=["output"], parameters=parameters
-    )
+    return Graph.build(ends, [Edge("input", "output")], inputs=["input"], outputs=["output"], parameters=parameters)
 
 
 def _study(values: Mapping[str, Any], results: Mapping[str, Any], name: str) -> StudyPart:

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evenstep.planning import ParameterPlan, Plan
+from evenstep.planning.words import own_words
 from evenstep.report.page.charts import SHAPES, Chart
-from evenstep.report.page.colours import Scale
+from evenstep.report.page.colours import ColourScale
 from evenstep.report.page.drawing import Drawing, draw
 from evenstep.report.page.parts import CheckPart, Part, PlanPart, SearchPart, StudyPart
 from evenstep.report.page.pictures import SEARCHED, check_charts, method_styles, search_chart, transfer_chart
 from evenstep.report.page.words import counted, number, size, whole
-from evenstep.rules import ParameterPlan, Plan
 from evenstep.search.checking import Trend
 
 Fact = tuple[str, str, str]  # what, its value, and a remark
@@ -31,7 +32,7 @@ _INITS = {
 }
 _STATUS = {
     "best_at_edge": "The smallest loss is at the edge of the rates that were tried: the best one may lie beyond.",
-    "all_diverged": "Every copy diverged at all rates that were tried: search lower ones.",
+    "all_diverged": "Every trial diverged at all rates that were tried: search lower ones.",
 }
 
 
@@ -63,7 +64,7 @@ class PlanSection:
     factors: tuple[tuple[str, str, str], ...]
     rows: tuple[ParameterRow, ...]
     has_rates: bool
-    scale: Scale
+    scale: ColourScale
     drawing: Drawing | None
     thickness: str
     kind: str = "plan"
@@ -153,7 +154,7 @@ def section(part: Part, place: int) -> Section:
 
 def _plan(part: PlanPart, anchor: str) -> PlanSection:
     plan = part.plan
-    scale = Scale.over((p.lr_scale for p in plan.parameters), middle=plan.lr_scale)
+    scale = ColourScale.over((p.lr_scale for p in plan.parameters), middle=plan.lr_scale)
     drawing = draw(plan, scale, name=f"{anchor}-graph") if part.has_graph else None
     thickness = "share of all paths" if plan.rule == "paths" else "share of the second moment"
     return PlanSection(
@@ -161,7 +162,7 @@ def _plan(part: PlanPart, anchor: str) -> PlanSection:
         part.name or "Plan",
         _plan_facts(plan, has_graph=part.has_graph),
         tuple((factor.name, number(factor.value), factor.why) for factor in plan.factors),
-        tuple(_row(p, plan.base, scale) for p in plan.parameters),
+        tuple(_row(plan, p, scale) for p in plan.parameters),
         plan.base is not None,
         scale,
         drawing,
@@ -192,7 +193,7 @@ def _base_said(plan: Plan) -> str:
     return "the plan holds factors only" if plan.base is None else "every factor multiplies it"
 
 
-def _row(p: ParameterPlan, base: float | None, scale: Scale) -> ParameterRow:
+def _row(plan: Plan, p: ParameterPlan, scale: ColourScale) -> ParameterRow:
     start = "kept" if p.kept else f"mean {p.mean:g}" if p.mean else ""
     return ParameterRow(
         p.name,
@@ -204,8 +205,8 @@ def _row(p: ParameterPlan, base: float | None, scale: Scale) -> ParameterRow:
         start,
         number(p.lr_scale),
         p.lr_scale,
-        "" if base is None else number(base * p.lr_scale),
-        p.reason,
+        "" if plan.base is None else number(plan.base * p.lr_scale),
+        own_words(plan, p, start=True),
         scale.colour(p.lr_scale),
     )
 

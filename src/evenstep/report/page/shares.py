@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from typing import cast
+from collections.abc import Callable
 
 from evenstep.graph import Edge, Graph
-from evenstep.rules import Plan, activations
-from evenstep.rules.initialisation import Init
-from evenstep.rules.network import Network
-from evenstep.rules.signal import VertexSignal, behind_weight
+from evenstep.init import initialisation
+from evenstep.planning import Plan
+from evenstep.signal import IncomingWeights, propagate
 
 
 def path_weights(plan: Plan) -> tuple[float, ...]:
@@ -20,7 +17,8 @@ def path_weights(plan: Plan) -> tuple[float, ...]:
     paths all count alike, and of the second moment for all others. Weights of the edges into a vertex add up to the
     vertex's own, and an edge on no path has weight 0.
     """
-    live = plan.graph.live()
+    graph = initialisation(plan.init).with_open_gates(plan.graph)
+    live = graph.live()
     share = _path_counts(live) if plan.rule == "paths" else _second_moments(plan, live)
     reached = dict.fromkeys((vertex.name for vertex in live.vertices), 0.0)
     for name in live.outputs:
@@ -34,7 +32,7 @@ def path_weights(plan: Plan) -> tuple[float, ...]:
             weight = reached[vertex.name] * (part / total if total else 1 / len(edges))
             found[id(edge)] = weight
             reached[edge.source] += weight
-    return tuple(found.get(id(edge), 0.0) for edge in plan.graph.edges)
+    return tuple(found.get(id(edge), 0.0) for edge in graph.edges)
 
 
 def _path_counts(live: Graph) -> Callable[[Edge], float]:
@@ -47,33 +45,20 @@ def _path_counts(live: Graph) -> Callable[[Edge], float]:
 
 
 def _second_moments(plan: Plan, live: Graph) -> Callable[[Edge], float]:
-    """Return the second moment an edge brings to its target at initialisation, seen by itself."""
-    signal = Network(plan.graph, cast(Init, plan.init)).initialisation.signal
-    gain_of = {id(live.edges[place]): gain for place, gain in signal.weight_gains.items()}
-    return lambda edge: _brought(edge, signal.vertices, gain_of.get(id(edge), 1.0), live.merge[edge.target])
+    """Return the second moment an edge brings to its target, its weights drawn as planned."""
+    std = {parameter.name: parameter.measured or 0.0 for parameter in plan.graph.parameters}
+    std |= {planned.name: planned.std for planned in plan.parameters}
+    weights = {parameter.name for parameter in plan.graph.parameters if parameter.role == "weight"}
 
+    def sizes(incoming: IncomingWeights) -> list[float]:
+        return [_size(edge, read) for edge, read in zip(incoming.edges, incoming.reads, strict=True)]
 
-def _brought(edge: Edge, signals: Mapping[str, VertexSignal], weight_gain: float, merge: str) -> float:
-    at = signals[edge.source]
-    variance = max(at.second_moment - at.mean**2, 0.0)
-    if edge.op == "modulate":
-        return 0.0
-    if merge == "product":
-        return 1.0
-    if merge == "concat":
-        return edge.gain * at.second_moment
-    if edge.has_weight:
-        first = edge.activation if edge.activates_first else None
-        read = activations.moments(first, at.mean, variance)[1] if first else at.second_moment
-        return behind_weight(edge, weight_gain * edge.gain * read)[1]
-    if edge.normalises:
-        return 1.0
-    if edge.op == "activation" and edge.activation:
-        mean, second = activations.moments(edge.activation, at.mean, variance)
-        return mean**2 + max(second - mean**2, 0.0) / edge.window
-    if edge.op == "average":
-        return edge.gain * variance + at.mean**2
-    if edge.op == "maximum":
-        unit_mean, unit_second = activations.maximum_moments(edge.window)
-        return (at.mean + math.sqrt(variance) * unit_mean) ** 2 + variance * (unit_second - unit_mean**2)
-    return edge.amplitude**2 * at.second_moment
+    def _size(edge: Edge, read: float) -> float:
+        names = [name for name in edge.parameters if name in weights]
+        if edge.weight is None or not names:  # a weight that stands for any: it conserves what it reads
+            return 1.0 / read if read > 0 else 1.0
+        return edge.weight.fan_in * std[names[0]] ** 2
+
+    signal = propagate(live, sizes)
+    place_of = {id(edge): place for place, edge in enumerate(live.edges)}
+    return lambda edge: signal.brings(place_of[id(edge)])

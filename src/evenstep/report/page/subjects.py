@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import InputError
+from evenstep.planning import Plan
 from evenstep.report.page.parts import CheckPart, Part, PlanPart, SearchPart, StudyPart
 from evenstep.report.page.reading import part_of_values, read
-from evenstep.rules import Plan
 from evenstep.search import Check, LRSearch
 from evenstep.study.transfer.benchmark import FamilyResult
 

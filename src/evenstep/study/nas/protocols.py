@@ -26,7 +26,7 @@ from evenstep.errors import InputError, PlanError
 from evenstep.graph import Graph
 from evenstep.graph.cells import cell_digits, cell_edges
 from evenstep.module import plan, trace
-from evenstep.rules import Plan
+from evenstep.planning import Plan
 from evenstep.search.job import made
 from evenstep.spaces import NasBench201
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from evenstep.graph import Graph, dag_cnn_graph, dag_mlp_graph
 from evenstep.module import trace
-from evenstep.rules import Init, Optimizer
+from evenstep.rules import Optimizer
 from evenstep.spaces import DagCNN, DagMLP, NasBench201
 from evenstep.study import codes
 
@@ -29,7 +29,7 @@ class FamilySetting:
 
     kind: NetworkKind = "mlp"
     order: Literal["pre", "post"] = "pre"
-    init: Init = "degree"
+    init: str = "degree"
     norm: Literal["none", "batch", "layer"] = "none"
     activation: str = "relu"
     optimizer: Optimizer = "sgd"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from evenstep.rules import Plan, Rule, plan_graph
-from evenstep.rules.paths import Paths
+from evenstep.planning import Plan, plan_graph
+from evenstep.rules import Paths, Rule, Weighted
 from evenstep.search import Engine
 from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
 from evenstep.search.job import Data, Job, Trial
@@ -21,6 +21,8 @@ from evenstep.study.transfer.families import Architecture, FamilySetting, graph_
 from evenstep.study.transfer.rivals import Attempt
 
 # What can be asked for a rate without a look at the target's losses.
+# The layers' own factors of the rule `weighted`, and none for topology.
+LAYERS = Weighted(depth_power=0.0, size_power=0.0, adam_depth_power=0.0, adam_size_power=0.0, name="layers")
 METHODS: Mapping[str, str | Rule] = {
     "constant": "constant",
     "paths": "paths",
@@ -197,7 +199,7 @@ class Bench:
 def layered(setting: FamilySetting, architecture: Architecture) -> Plan:
     """Return the plan that initialises a network as its setting says; rates differ by layer width, or not at all."""
     graph, base = graph_of(setting, architecture), graph_of(setting, Architecture("base", "2"))
-    rule = "mup" if setting.rates == "layers" else "constant"
+    rule = LAYERS if setting.rates == "layers" else "constant"
     return plan_graph(graph, rule=rule, init=setting.init, optimizer=setting.optimizer, base_graph=base)
 
 

@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from torch import Tensor
 
 from evenstep.errors import InputError
-from evenstep.rules.activations import gain, known_activations, maximum_moments, moments
+from evenstep.graph.activations import gain, known_activations, maximum_moments, moments
 
 Function = Callable[[Tensor], Tensor]
 

@@ -1,10 +1,11 @@
-"""Names of parameters as the user's own module has them, whatever has been wrapped around it."""
+"""Names of parameters as the user's own module has them, whatever has been wrapped around it.
+
+Modules are known by their looks, so that plans and their groups need no torch.
+"""
 
 from __future__ import annotations
 
 from typing import Any
-
-from torch import nn
 
 # Path components that wrappers put between a module and its parameters.
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -13,12 +14,17 @@ FLATTENED = "FullyShardedDataParallel"
 _PARALLEL = ("DistributedDataParallel", "DataParallel")
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def is_module(value: Any) -> bool:
+    """Tell whether a value is a torch module."""
+    return hasattr(value, "named_parameters") and hasattr(value, "named_modules")
+
+
+def unwrapped(model: Any) -> Any:
     """Return the module inside `torch.compile`, `DistributedDataParallel` or `DataParallel`."""
     while True:
-        if type(model).__name__ in _PARALLEL and isinstance(inner := getattr(model, "module", None), nn.Module):
+        if type(model).__name__ in _PARALLEL and is_module(inner := getattr(model, "module", None)):
             model = inner
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+        elif is_module(inner := getattr(model, "_orig_mod", None)):
             model = inner
         else:
             return model
@@ -30,7 +36,7 @@ def is_sharded(tensor: Any) -> bool:
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 
 
-def sharded_by(model: nn.Module) -> str | None:
+def sharded_by(model: Any) -> str | None:
     """Return the name of what shards a module's parameters over devices, None where nothing does."""
     if any(type(module).__name__ == FLATTENED for module in model.modules()):
         return FLATTENED
@@ -42,6 +48,6 @@ def own_name(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
-def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+def named_parameters(model: Any) -> dict[str, Any]:
     """Return the parameters of the module inside all wrappers, tied ones once, by their own names."""
     return {own_name(name): parameter for name, parameter in unwrapped(model).named_parameters()}

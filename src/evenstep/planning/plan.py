@@ -13,10 +13,14 @@ from typing import Any
 
 from evenstep.errors import EvenstepError, PlanError
 from evenstep.graph import Graph
-from evenstep.rules.initialisation import INITS
-from evenstep.rules.network import OPTIMIZERS, Factor
+from evenstep.init import INITS
+from evenstep.planning.groups import param_groups
+from evenstep.planning.words import format_plan, format_reason
+from evenstep.rules import OPTIMIZERS, Factor
+from evenstep.rules.rule import product
 
-FORMAT = "evenstep-plan/1"
+FORMAT = "evenstep-plan/2"
+_OLDER_FORMATS = ("evenstep-plan/1",)
 
 
 @contextmanager
@@ -30,27 +34,33 @@ def any_digits() -> Iterator[None]:
         sys.set_int_max_str_digits(limit)
 
 
-def said_of(factors: tuple[Factor, ...]) -> str:
-    """Return factors in words, each with its reason."""
-    return " x ".join(f"{factor.name} {factor.value:.4g} ({factor.why})" for factor in factors)
-
-
 @dataclass(frozen=True, slots=True)
 class ParameterPlan:
     """Give one parameter its start and its pace.
 
-    It starts from N(`mean`, `std`^2), or stays as it is where `kept`; its learning rate is `lr_scale` times the
-    base's. `reason` says in one line where both come from.
+    It starts from N(`mean`, `std`^2), or stays as it is where `kept`, as `start` says in words; its learning rate is
+    the base's times all `factors`. `notes` are what else there is to say of it.
     """
 
     name: str
     std: float
-    lr_scale: float
-    reason: str
+    factors: tuple[Factor, ...]
+    start: str
     mean: float = 0.0
     kept: bool = False
     role: str = "weight"
     shape: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lr_scale(self) -> float:
+        """The learning rate, in units of the base's."""
+        return product(self.factors)
+
+    @property
+    def reason(self) -> str:
+        """One line that says where the rate and the start come from."""
+        return format_reason(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,7 @@ class Plan:
     @property
     def lr_scale(self) -> float:
         """The factor of the whole network relative to its base."""
-        return math.prod(factor.value for factor in self.factors)
+        return product(self.factors)
 
     def __getitem__(self, name: str) -> ParameterPlan:
         """Return the plan of one parameter by name."""
@@ -95,25 +105,12 @@ class Plan:
 
     def __str__(self) -> str:
         """Return a table: what all parameters share, then what each got; `plan[name].reason` says why in full."""
-        base = "factors only" if self.base is None else f"base learning rate {self.base:g}"
-        head = f"Plan by rule '{self.rule}', init '{self.init}', optimizer '{self.optimizer}', {base}"
-        rows = [("parameter", "shape", "std", "lr_scale" if self.base is None else "lr", "of its own")]
-        for p in self.parameters:
-            std = "kept" if p.kept else f"{p.std:.4g}"
-            rate = p.lr_scale if self.base is None else self.base * p.lr_scale
-            rows.append((p.name, "x".join(map(str, p.shape)), std, f"{rate:.4g}", self._own(p)))
-        i, j, k, m = (max(len(row[column]) for row in rows) for column in range(4))
-        lines = [f"{a:<{i}}  {b:<{j}}  {c:>{k}}  {d:>{m}}  {e}".rstrip() for a, b, c, d, e in rows]
-        return "\n".join([head, f"All rates: {said_of(self.factors)}", *lines])
+        return format_plan(self)
 
-    def _own(self, parameter: ParameterPlan) -> str:
-        """Return what of a parameter's reason is its own: notes, its width factor, a start other than 0."""
-        note, found, rest = parameter.reason.partition(f"lr: {said_of(self.factors)}")
-        if not found:
-            return parameter.reason
-        width = rest.partition("; init: ")[0].removeprefix(" x ")
-        start = f"starts at {parameter.mean:g}" if parameter.mean else ""
-        return "; ".join(part for part in (note.removesuffix("; "), width, start) if part)
+    def own_factors(self, parameter: ParameterPlan) -> tuple[Factor, ...]:
+        """Return the factors of a parameter's rate that not all parameters share."""
+        count = len(self.factors)
+        return parameter.factors[count:] if parameter.factors[:count] == self.factors else parameter.factors
 
     def decay_scale(self, parameter: ParameterPlan) -> float:
         """Return the factor of a parameter's weight decay with which it decays no slower and no faster than others.
@@ -132,8 +129,6 @@ class Plan:
         passed on to every group. With `even_decay` a group's `weight_decay` is times its `decay_scale`: all parameters
         then decay at one pace, where torch's optimisers let those of small rates decay slowly.
         """
-        from evenstep.module.apply import param_groups
-
         return param_groups(model, self, lr=lr, even_decay=even_decay, **options)
 
     def to_dict(self, *, graph: bool = True) -> dict[str, Any]:
@@ -168,7 +163,17 @@ class Plan:
             raise PlanError(
                 f"this is not a plan: its text is no JSON ({error}); write one with plan.to_json()"
             ) from None
-        found = values.get("format") if isinstance(values, dict) else type(values).__name__
+        return cls.from_dict(values)
+
+    @classmethod
+    def from_dict(cls, values: Any) -> Plan:
+        """Read a plan from `to_dict`, graph and all; anything else raises a `PlanError`."""
+        found = values.get("format") if isinstance(values, Mapping) else type(values).__name__
+        if found in _OLDER_FORMATS:
+            raise PlanError(
+                f"the plan's format is {found!r}, of an older version, and not '{FORMAT}'; plan the model again and "
+                "write it with plan.to_json()"
+            )
         if found != FORMAT:
             raise PlanError(
                 f"this is not a plan: its format is {found!r}, not '{FORMAT}'; write one with plan.to_json()"
@@ -183,7 +188,7 @@ class Plan:
     @classmethod
     def _from_values(cls, values: Mapping[str, Any]) -> Plan:
         plan = cls(
-            parameters=tuple(ParameterPlan(**{**p, "shape": tuple(p["shape"])}) for p in values["parameters"]),
+            parameters=tuple(map(_parameter_of, values["parameters"])),
             rule=values["rule"],
             base=values["base"],
             graph=Graph.from_dict(values["graph"]),
@@ -215,6 +220,10 @@ def _check_values(plan: Plan) -> None:
         sizes = _is_number(vertex.second_moment) and vertex.second_moment >= 0 and type(vertex.in_degree) is int
         _require(sizes, f"vertex '{vertex.name}'", (vertex.in_degree, vertex.second_moment))
     for p in plan.parameters:
+        for factor in p.factors:
+            _require(
+                _is_number(factor.value) and factor.value > 0, f"factor '{factor.name}' of '{p.name}'", factor.value
+            )
         for name in ("std", "lr_scale", "mean"):
             value = getattr(p, name)
             _require(_is_number(value) and (value >= 0 or name == "mean"), f"{name} of '{p.name}'", value)
@@ -236,4 +245,17 @@ def _require(holds: bool, name: str, value: object) -> None:
 
 
 def _listed(parameter: ParameterPlan) -> dict[str, Any]:
-    return {f.name: getattr(parameter, f.name) for f in fields(parameter)}
+    """Return a parameter's plan as plain values: its fields, and what follows from them for those who only read."""
+    values = {f.name: getattr(parameter, f.name) for f in fields(parameter)}
+    values["factors"] = [asdict(factor) for factor in parameter.factors]
+    return {**values, "lr_scale": parameter.lr_scale, "reason": parameter.reason}
+
+
+def _parameter_of(values: Mapping[str, Any]) -> ParameterPlan:
+    """Rebuild a parameter's plan; its rate has to be the one that its factors give."""
+    own = {name: value for name, value in values.items() if name not in ("lr_scale", "reason")}
+    own |= {"factors": tuple(Factor(**factor) for factor in own["factors"])}
+    made = ParameterPlan(**own | {"shape": tuple(own["shape"]), "notes": tuple(own["notes"])})
+    rate = values["lr_scale"]
+    _require(_is_number(rate) and math.isclose(rate, made.lr_scale), f"lr_scale of '{made.name}'", rate)
+    return made

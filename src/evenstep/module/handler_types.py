@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenstep.graph.model import Merge, Role
+from evenstep.graph.model import Edge, Merge, Parameter
+from evenstep.graph.operators import Operator
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
+class SignalValue:
     """A tensor on a path from the input: the vertex that carries it and its shape.
 
     `probability` marks the output of a softmax, whose rows sum to one.
@@ -38,7 +39,7 @@ class ParameterValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantValue:
     """A tensor that depends on neither inputs nor parameters: buffers, masks, positions.
 
     `buffer` names the buffer, or what was computed from one; `tensor` gives its values where they can be had. `starts`
@@ -53,59 +54,43 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class ParameterUse:
-    """Say what an operator uses a parameter for."""
-
-    name: str
-    role: Role
-    fan_in: int = 1
-    fan_out: int = 1
-    kernel_size: float = 1.0
-    kernel_axes: int = 0
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """One edge to be: where it comes from and the fields of `evenstep.graph.Edge` that differ from their default."""
-
-    signal: Signal
-    op: str = "identity"
-    parameters: tuple[str, ...] = ()
-    fan_in: int = 1
-    fan_out: int = 1
-    kernel_size: float = 1.0
-    depth: int = 0
-    gain: float = 1.0
-    amplitude: float = 1.0
-    activation: str | None = None
-    window: int = 1
-    over_batch: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an operator does: the edges that reach its output, how they join, and the parameters it uses.
+    """What a handler draws for an operator: the edges that reach its output, how they join, the parameters it uses.
 
-    Without edges the output is off every path: a parameter's value if parameters are used, else a constant. `parts`
-    says that several outputs are different entries of the signal, each a vertex of its own; `scale` multiplies what
-    the edges make together.
+    The edges' target is the output, which the tracer names; `edge_from` makes them. Without edges the output is off
+    every path: a parameter's value if parameters are used, else a constant. Of a parameter in `uses` the handler gives
+    name, role and fans, and the tracer adds the rest. `parts` says that several outputs are different entries of the
+    signal, each a vertex of its own; `scale` multiplies what the edges make together; `probability` marks rows that
+    sum to one.
     """
 
-    incoming: tuple[Incoming, ...] = ()
+    edges: tuple[Edge, ...] = ()
     merge: Merge = "sum"
-    uses: tuple[ParameterUse, ...] = ()
+    uses: tuple[Parameter, ...] = ()
     probability: bool = False
     parts: bool = False
     scale: float = 1.0
+
+
+OUTPUT = ""  # the target of a handler's edges, until the tracer names it
+
+
+def edge_from(signal: SignalValue, *operators: Operator, parameters: tuple[str, ...] = ()) -> Edge:
+    """Return an edge from a signal to the operator's output."""
+    return Edge(signal.vertex, OUTPUT, operators, parameters)
+
+
+def carried(signal: SignalValue) -> Outcome:
+    """Pass a signal on unchanged."""
+    return Outcome((edge_from(signal),), probability=signal.probability)
 
 
 @dataclass(frozen=True)
 class Call:
     """One operator call as its handler sees it.
 
-    `args` and `kwargs` hold `Signal`, `ParameterValue` or `Constant` in place of tensors and plain Python values
-    elsewhere; `shape` is that of the (first) output; `rms` gives the root mean square of a parameter or buffer.
+    `args` and `kwargs` hold `SignalValue`, `ParameterValue` or `ConstantValue` in place of tensors and plain Python
+    values elsewhere; `shape` is that of the (first) output; `rms` gives the root mean square of a parameter or buffer.
     """
 
     op: str
@@ -121,9 +106,9 @@ class Call:
             return self.args[position]
         return self.kwargs.get(name, default)
 
-    def signals(self) -> tuple[Signal, ...]:
+    def signals(self) -> tuple[SignalValue, ...]:
         """Return all signals among the arguments, lists looked into, in order."""
-        return tuple(v for v in flattened((self.args, tuple(self.kwargs.values()))) if isinstance(v, Signal))
+        return tuple(v for v in flattened((self.args, tuple(self.kwargs.values()))) if isinstance(v, SignalValue))
 
     def parameters(self) -> tuple[ParameterValue, ...]:
         """Return all parameter values among the arguments."""

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import GraphError
-from evenstep.graph import Graph, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
+from evenstep.graph import Graph, PathMoments, dag_cnn_graph, dag_mlp_graph, nasbench201_graph, path_moments
 from evenstep.graph.networks import Order
-from evenstep.rules import PathMoments, path_moments
 from tests import reference
 from tests.strategies import PlainEdge, dag_codes, edge_lists, graphs, orders
 

@@ -1,4 +1,4 @@
-"""Fold a finely traced graph into the paper's picture: sums as one vertex, weight and activation as one edge.
+"""Simplify a finely traced graph into the paper's picture: sums as one vertex, weight and activation as one edge.
 
 None of the steps changes the function, its paths or their depths.
 """
@@ -9,9 +9,10 @@ import math
 from dataclasses import dataclass, replace
 
 from evenstep.graph.model import Edge, Graph
+from evenstep.graph.operators import Activation, Operator, Scale, Weight, scaled
 
 
-def contracted(graph: Graph) -> Graph:
+def simplified(graph: Graph) -> Graph:
     """Return the graph with nested sums flattened, and activations and signs folded into the weights beside them.
 
     An activation that only weights read joins each of them (order pre); what is left joins the weight before it (order
@@ -24,7 +25,7 @@ def contracted(graph: Graph) -> Graph:
     for name in names:
         work.absorb(name)
         work.splice(name)
-    folds = [work.fold_before, work.fold_behind]
+    folds = [work.fold_before, work.fold_after]
     for fold in reversed(folds) if work.sums_activations_only() else folds:
         for name in names:
             fold(name)
@@ -72,14 +73,15 @@ class _Work:
         del self.outgoing[vertex]
 
     def sums_activations_only(self) -> bool:
-        """Say whether activations meet in sums, and weights without an activation behind them do not."""
+        """Say whether activations meet in sums, and weights without an activation after them do not."""
         met = {
-            edge.op
+            type(edge.operators[-1])
             for name in self.sums
             if len(self.incoming.get(name, ())) > 1
             for edge in self.incoming[name].values()
+            if edge.operators
         }
-        return "activation" in met and "weight" not in met
+        return Activation in met and Weight not in met
 
     def _inner_sum(self, vertex: str) -> bool:
         return vertex in self.incoming and vertex in self.sums and vertex not in self.ends
@@ -90,25 +92,14 @@ class _Work:
             return
         ((number, activation),) = self.incoming[vertex].items()
         readers = list(self.outgoing[vertex].items())
-        if (
-            activation.op != "activation"
-            or activation.window > 1
-            or any(e.op != "weight" or e.activation for _, e in readers)
-        ):
+        if not _activates(activation) or any(not _is_bare_weight(edge) for _, edge in readers):
             return
         self.take(number, activation)
         for reader, edge in readers:
             self.take(reader, edge)
-            self.put(
-                reader,
-                replace(
-                    edge,
-                    source=activation.source,
-                    activation=activation.activation,
-                    activation_first=True,
-                    depth=edge.depth + activation.depth,
-                ),
-            )
+            operators = (*activation.operators, *edge.operators)
+            parameters = (*edge.parameters, *activation.parameters)
+            self.put(reader, replace(edge, source=activation.source, operators=operators, parameters=parameters))
         self.drop(vertex)
 
     def chain(self, vertex: str) -> None:
@@ -117,13 +108,13 @@ class _Work:
             return
         ((before, first),) = self.incoming[vertex].items()
         ((number, second),) = self.outgoing[vertex].items()
-        if any(replace(e, amplitude=1.0) != Edge(e.source, e.target, "identity") for e in (first, second)):
+        if not (_only_scales(first) and _only_scales(second)):
             return
-        amplitude = first.amplitude * second.amplitude
-        whole = 1.0 if math.isclose(amplitude, 1.0, rel_tol=1e-6) else amplitude
+        factor = math.prod(operator.passes() for operator in (*first.operators, *second.operators))
+        whole: tuple[Operator, ...] = scaled(1.0 if math.isclose(factor, 1.0, rel_tol=1e-6) else factor)
         self.take(number, second)
         self.take(before, first)
-        self.put(number, replace(second, source=first.source, amplitude=whole))
+        self.put(number, replace(second, source=first.source, operators=whole))
         self.drop(vertex)
 
     def absorb(self, vertex: str) -> None:
@@ -135,9 +126,8 @@ class _Work:
             return
         ((before, weight),) = self.incoming[vertex].items()
         ((number, out),) = self.outgoing[vertex].items()
-        bare = weight.op == "weight" and not weight.activation
-        plain = replace(out, amplitude=abs(out.amplitude), parameters=()) == Edge(vertex, out.target, "identity")
-        if not bare or not plain or out.target not in self.sums:
+        signed = all(type(o) is Scale and abs(o.factor) == 1.0 and not o.depth for o in out.operators)
+        if not _ends_in_weight(weight) or not signed or out.target not in self.sums:
             return
         self.take(number, out)
         self.take(before, weight)
@@ -149,7 +139,7 @@ class _Work:
         if not self._inner_sum(vertex) or len(self.outgoing[vertex]) != 1:
             return
         ((number, out),) = self.outgoing[vertex].items()
-        if out != Edge(vertex, out.target, "identity") or out.target not in self.sums:
+        if out.operators or out.parameters or out.target not in self.sums:
             return
         self.take(number, out)
         for summand, edge in list(self.incoming[vertex].items()):
@@ -157,24 +147,37 @@ class _Work:
             self.put(summand, replace(edge, target=out.target))
         self.drop(vertex)
 
-    def fold_behind(self, vertex: str) -> None:
+    def fold_after(self, vertex: str) -> None:
         """Fold an activation into the one weight before it."""
         if not self._inner_sum(vertex) or len(self.incoming[vertex]) != 1 or len(self.outgoing[vertex]) != 1:
             return
         ((before, weight),) = self.incoming[vertex].items()
         ((number, activation),) = self.outgoing[vertex].items()
-        if weight.op != "weight" or weight.activation or activation.op != "activation" or activation.window > 1:
+        if not _is_bare_weight(weight) or not _activates(activation):
             return
         self.take(number, activation)
         self.take(before, weight)
-        self.put(
-            before,
-            replace(
-                weight,
-                target=activation.target,
-                activation=activation.activation,
-                activation_first=False,
-                depth=weight.depth + activation.depth,
-            ),
-        )
+        operators = (*weight.operators, *activation.operators)
+        parameters = (*weight.parameters, *activation.parameters)
+        self.put(before, replace(weight, target=activation.target, operators=operators, parameters=parameters))
         self.drop(vertex)
+
+
+def _activates(edge: Edge) -> bool:
+    """Say whether an edge is one activation of single entries and nothing else."""
+    return len(edge.operators) == 1 and type(edge.operators[0]) is Activation and edge.operators[0].window == 1
+
+
+def _is_bare_weight(edge: Edge) -> bool:
+    """Say whether an edge is a weight and nothing else."""
+    return len(edge.operators) == 1 and type(edge.operators[0]) is Weight
+
+
+def _ends_in_weight(edge: Edge) -> bool:
+    """Say whether nothing follows an edge's weight."""
+    return bool(edge.operators) and type(edge.operators[-1]) is Weight
+
+
+def _only_scales(edge: Edge) -> bool:
+    """Say whether an edge is a skip or a fixed factor, and uses no parameters."""
+    return not edge.parameters and all(type(o) is Scale and not o.depth for o in edge.operators)

@@ -9,20 +9,26 @@ from hypothesis import strategies as st
 
 from evenstep.errors import InputError
 from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_mlp_graph
+from evenstep.graph.activations import gain
 from evenstep.graph.networks import Order
-from evenstep.rules import Init, Initialisation, initialise, plan_graph
-from evenstep.rules.activations import gain
+from evenstep.graph.operators import Activation, Weight
+from evenstep.init import InitialWeights, Network
+from evenstep.planning import plan_graph
 from tests import reference
 from tests.strategies import INITS, ORDERS, dag_codes, inits, orders
 
 WIDTH, INPUTS = 48, 20
 
 
-def initialised(code: str, order: Order, init: Init) -> Initialisation:
+def initialise(graph: Graph, init: str) -> InitialWeights:
+    return Network.of(graph, init).weights
+
+
+def initialised(code: str, order: Order, init: str) -> InitialWeights:
     return initialise(dag_mlp_graph(code, width=WIDTH, inputs=INPUTS, order=order), init)
 
 
-def second_moments(found: Initialisation) -> dict[str, float]:
+def second_moments(found: InitialWeights) -> dict[str, float]:
     return {name: signal.second_moment for name, signal in found.signal.vertices.items()}
 
 
@@ -127,21 +133,35 @@ def test_conserve_s_readout_shows_what_a_unit_vertex_would(code: str, order: Ord
     assert output == pytest.approx((0.5 if order == "pre" else 1.0) / WIDTH, rel=1e-5)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("side", [8, 32])
+def test_a_readout_of_averages_starts_alike_at_any_image_size(side: int, order: Order) -> None:
+    # In order post what is averaged has a mean, which no average takes away.
+    graph = dag_cnn_graph("2", width=64, image_size=side, order=order)
+    assert initialise(graph, "conserve").std["readout.weight"] * 64 == pytest.approx(1.0, rel=1e-6)
+
+
+def test_a_readout_makes_up_for_a_head_that_has_grown() -> None:
+    # Vertex 2 carries 1.5 (a skip's 1 and half of a weight's), rectified and averaged like a unit one.
+    graph = dag_cnn_graph("2_12", width=64, image_size=8)
+    assert initialise(graph, "conserve").std["readout.weight"] * 64 == pytest.approx(1.5**-0.5, rel=1e-6)
+
+
 # Tied, frozen, kept
 
 
 def tied(**changes: object) -> Graph:
     """Return x -stem-> a -W-> b -W-> c -readout-> y with a skip from a to c: W meets in-degrees 1 and 2."""
     shared = Parameter("w", "weight", (8, 8), fan_in=8, fan_out=8)
-    relu = {"fan_in": 8, "fan_out": 8, "depth": 1, "activation": "relu"}
+    operators = (Activation("relu"), Weight(8, 8))
     return Graph.build(
         map(Vertex, "xabcy"),
         [
-            Edge("x", "a", "weight", ("stem",), fan_in=4, fan_out=8),
-            Edge("a", "b", "weight", ("w",), **relu),  # type: ignore[arg-type]
-            Edge("b", "c", "weight", ("w",), **relu),  # type: ignore[arg-type]
-            Edge("a", "c", "identity"),
-            Edge("c", "y", "weight", ("out",), **{**relu, "fan_out": 2}),  # type: ignore[arg-type]
+            Edge("x", "a", (Weight(4, fan_out=8),), ("stem",)),
+            Edge("a", "b", operators, ("w",)),
+            Edge("b", "c", operators, ("w",)),
+            Edge("a", "c"),
+            Edge("c", "y", (Activation("relu"), Weight(8, 2)), ("out",)),
         ],
         inputs="x",
         outputs="y",
@@ -173,7 +193,7 @@ def test_a_tied_weight_whose_uses_agree_keeps_what_they_ask_for() -> None:
 
 
 @pytest.mark.parametrize("init", INITS)
-def test_a_frozen_weight_keeps_its_size_whatever_the_initialisation(init: Init) -> None:
+def test_a_frozen_weight_keeps_its_size_whatever_the_initialisation(init: str) -> None:
     graph = tied(trainable=False, measured=0.25)
     found = initialise(graph, init)
     assert found.std["w"] == pytest.approx(0.25)
@@ -207,11 +227,11 @@ def test_keep_needs_measured_sizes() -> None:
 @pytest.mark.parametrize("init", ["Degree", "xavier", ""])
 def test_an_unknown_initialisation_is_named(init: str) -> None:
     with pytest.raises(InputError, match=f"init is '{init}'; choose one of conserve, degree, he, keep"):
-        initialise(dag_mlp_graph("2"), init)  # type: ignore[arg-type]
+        initialise(dag_mlp_graph("2"), init)
 
 
 @given(dag_codes(max_vertices=5), orders, inits)
-def test_every_weight_on_a_path_gets_a_positive_size_and_a_reason(code: str, order: Order, init: Init) -> None:
+def test_every_weight_on_a_path_gets_a_positive_size_and_a_reason(code: str, order: Order, init: str) -> None:
     found = initialised(code, order, init)
     weights = reference.paper_std(code, order=order, width=WIDTH, inputs=INPUTS)
     assert set(found.std) == set(found.why) == set(weights)
@@ -226,7 +246,7 @@ def test_every_weight_on_a_path_gets_a_positive_size_and_a_reason(code: str, ord
 def test_conserve_feeds_bounded_activations_unit_gaussians_at_most(code: str, activation: str) -> None:
     graph = dag_mlp_graph(code, width=WIDTH, inputs=INPUTS, order="post", activation=activation)
     found = initialise(graph, "conserve")
-    for position, size in found.signal.weight_gains.items():
+    for position, size in found.signal.weight_sizes.items():
         edge = graph.edges[position]
         if edge.activates_last:
             # What the activation reads: neither so much that it saturates nor so little that it is a constant.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evenstep.graph import Graph
+from evenstep.graph.model import Graph
 
 
 @dataclass(frozen=True, slots=True)

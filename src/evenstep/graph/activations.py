@@ -1,4 +1,4 @@
-"""Moments of activations on Gaussian input, by quadrature: E[act(z)], E[act(z)^2]."""
+"""Moments of activations on Gaussian input, by quadrature: E[act(z)], E[act(z)^2], E[act'(z)^2]."""
 
 from __future__ import annotations
 
@@ -142,6 +142,24 @@ def moments(activation: str, mean: float, variance: float) -> tuple[float, float
     return float(weights @ values), float(weights @ values**2)
 
 
+@lru_cache(maxsize=65536)
+def slope(activation: str, mean: float, variance: float) -> float:
+    """Return E[act'(z)^2] for z ~ N(mean, variance): the factor by which a small change's variance grows.
+
+    >>> round(slope("relu", 0.0, 1.0), 3)
+    0.5
+    """
+    name, parameter = _parse(activation)
+    if name == "softmax":  # d p_i / d z_i = p_i (1 - p_i), and p_i is small
+        return moments(activation, mean, variance)[1]
+    if name == "glu":  # a * sigmoid(b): both halves may change
+        return moments("sigmoid", mean, variance)[1] + (mean**2 + variance) * slope("sigmoid", mean, variance)
+    nodes, weights = _quadrature()
+    inputs = mean + math.sqrt(max(variance, _TINY**2)) * nodes
+    derivative = np.gradient(_FUNCTIONS[name](inputs, parameter), inputs)
+    return float(weights @ derivative**2)
+
+
 def gain(activation: str) -> float:
     """Return E[act(z)^2] for a standard Gaussian z: the second-moment gain of the activation.
 
@@ -159,3 +177,21 @@ def maximum_moments(window: int) -> tuple[float, float]:
     weights = np.diff(distribution, prepend=0.0)
     middle = nodes - 0.5 * (nodes[1] - nodes[0])
     return float(weights @ middle), float(weights @ middle**2)
+
+
+@lru_cache(maxsize=8)
+def recurrent_second_moment(kind: str) -> float:
+    """Return the stationary second moment of a recurrent cell's output, its gates fed unit Gaussians (simulated)."""
+    random = np.random.default_rng(0)
+    state = cell = np.zeros(16384)
+    for _ in range(48):
+        spread = math.sqrt(1.0 + float(np.mean(state**2)))
+        a, b, c, d = (spread * random.standard_normal(16384) for _ in range(4))
+        if kind == "lstm":
+            cell = _sigmoid(a) * cell + _sigmoid(b) * np.tanh(c)
+            state = _sigmoid(d) * np.tanh(cell)
+        elif kind == "gru":
+            state = _sigmoid(a) * state + (1 - _sigmoid(a)) * np.tanh(b)
+        else:
+            state = np.maximum(a, 0.0) if kind == "relu" else np.tanh(a)
+    return float(np.mean(state**2))

@@ -1,0 +1,441 @@
+"""What an edge can do to the signal it carries: one small value for each operator, which knows its own arithmetic.
+
+A signal is described by its mean and variance over units and examples. An operator says what it makes of them
+(`moments`), with what amplitude copies of a field pass it (`passes`; 0 where what leaves it is a new field), by how
+much it multiplies the variance of a small change (`slope`), what it adds to the length of a path (`length`), and what
+it is called (`words`). Whoever needs one of these asks the operator: the signal, the initialisation, the report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+from evenstep.errors import GraphError
+from evenstep.graph import activations
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+class Moments(NamedTuple):
+    """Hold the mean and the variance of a signal."""
+
+    mean: float
+    variance: float
+
+    @property
+    def second_moment(self) -> float:
+        """The mean square."""
+        return self.variance + self.mean**2
+
+
+UNIT = Moments(0.0, 1.0)  # a standard Gaussian
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Do one thing to a signal; `depth` is the number of activations that it counts as on a path."""
+
+    op: ClassVar[str] = ""
+    depth: int = field(default=0, kw_only=True)
+
+    def moments(self, given: Moments) -> Moments:
+        """Return the moments of what leaves the operator."""
+        raise NotImplementedError(f"{self.op} has no moments of its own")
+
+    def passes(self) -> float:
+        """Return the amplitude of the coherent copy that passes; 0 where all that leaves is a new field."""
+        return 0.0
+
+    def slope(self, given: Moments) -> float:
+        """Return the factor by which the variance of a small, independent change of the signal is multiplied."""
+        raise NotImplementedError(f"{self.op} has no slope of its own")
+
+    def length(self, kernel_length: float) -> float:  # noqa: ARG002
+        """Return what the operator adds to the length of a path; `kernel_length` weighs a kernel's side beyond one."""
+        return float(self.depth)
+
+    def words(self) -> str:
+        """Return what the operator is called."""
+        return self.op
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the operator as plain values; defaults are left out."""
+        return {"op": self.op, **sparse(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Scale(Operator):
+    """Multiply by a fixed number: a coherent copy, `factor` times as large."""
+
+    op: ClassVar[str] = "scale"
+    factor: float = 1.0
+
+    def moments(self, given: Moments) -> Moments:
+        """Scale the mean, and the variance by the square."""
+        return Moments(self.factor * given.mean, self.factor**2 * given.variance)
+
+    def passes(self) -> float:
+        """Pass copies times the factor."""
+        return self.factor
+
+    def slope(self, given: Moments) -> float:  # noqa: ARG002
+        """Scale changes like the signal."""
+        return self.factor**2
+
+    def words(self) -> str:
+        """Name the factor where it is not one."""
+        return "identity" if self.factor == 1.0 else f"times {self.factor:.4g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate(Operator):
+    """Multiply by a trained factor, or divide by it; `size` is its root mean square, signed, None if unknown.
+
+    What the factor counts as is the initialisation's business, which replaces it by a `Scale`: gates that start closed
+    open in training.
+    """
+
+    op: ClassVar[str] = "gate"
+    size: float | None = None
+    inverse: bool = False
+
+    def opened(self, closed: float) -> Scale:
+        """Return the factor as a number; one that is unknown or smaller than `closed` counts as one."""
+        sign = -1.0 if self.size is not None and self.size < 0 else 1.0
+        size = abs(self.size or 0.0)
+        return Scale(sign * (1.0 if size == 0.0 or size < closed else 1.0 / size if self.inverse else size))
+
+    def moments(self, given: Moments) -> Moments:
+        """Act as a factor that is wide open."""
+        return self.opened(0.0).moments(given)
+
+    def passes(self) -> float:
+        """Pass copies as a factor that is wide open."""
+        return self.opened(0.0).passes()
+
+    def slope(self, given: Moments) -> float:
+        """Scale changes like the signal."""
+        return self.opened(0.0).slope(given)
+
+
+@dataclass(frozen=True, slots=True)
+class Activation(Operator):
+    """Apply a nonlinearity to every entry, then average over `window` entries (a variance: the mean of squares)."""
+
+    op: ClassVar[str] = "activation"
+    name: str = "relu"
+    window: int = 1
+    depth: int = field(default=1, kw_only=True)
+
+    def moments(self, given: Moments) -> Moments:
+        """Return the moments over a Gaussian of the given ones."""
+        mean, second = activations.moments(self.name, given.mean, given.variance)
+        return Moments(mean, max(second - mean**2, 0.0) / self.window)
+
+    def slope(self, given: Moments) -> float:
+        """Return the mean square of the derivative, over the window."""
+        return activations.slope(self.name, given.mean, given.variance) / self.window
+
+    def words(self) -> str:
+        """Name the activation."""
+        return self.name if self.window == 1 else f"mean of {self.name} over {self.window}"
+
+
+@dataclass(frozen=True, slots=True)
+class Norm(Operator):
+    """Take the mean out and bring the variance to one; `over_batch` where the statistics are the batch's."""
+
+    op: ClassVar[str] = "norm"
+    over_batch: bool = False
+
+    def moments(self, given: Moments) -> Moments:
+        """Return a new field of mean 0 and variance 1, or nothing of nothing."""
+        return Moments(0.0, 1.0 if given.variance > 0 else 0.0)
+
+    def slope(self, given: Moments) -> float:
+        """Divide by the variance."""
+        return 1.0 / given.variance if given.variance > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RMSNorm(Norm):
+    """Bring the second moment to one; the mean stays."""
+
+    op: ClassVar[str] = "rms_norm"
+
+    def moments(self, given: Moments) -> Moments:
+        """Divide by the root mean square."""
+        scale = 1.0 / given.second_moment if given.second_moment > 0 else 0.0
+        return Moments(math.sqrt(scale) * given.mean, scale * given.variance)
+
+    def slope(self, given: Moments) -> float:
+        """Divide by the second moment."""
+        return 1.0 / given.second_moment if given.second_moment > 0 else 0.0
+
+    def words(self) -> str:
+        """Say what it divides by."""
+        return "root mean square norm"
+
+
+@dataclass(frozen=True, slots=True)
+class Average(Operator):
+    """Take the mean over `window` positions: independent ones, or neighbours that are nearly `alike`."""
+
+    op: ClassVar[str] = "average"
+    window: int = 1
+    alike: bool = False
+
+    @property
+    def left(self) -> float:
+        """The share of the variance that is left."""
+        return 1.0 if self.alike else 1.0 / self.window
+
+    def moments(self, given: Moments) -> Moments:
+        """Keep the mean and what is left of the variance."""
+        return Moments(given.mean, self.left * given.variance)
+
+    def passes(self) -> float:
+        """Pass of every field what one position has in the mean: all of it where positions are alike."""
+        return self.left
+
+    def slope(self, given: Moments) -> float:  # noqa: ARG002
+        """Keep of a change what is left of the signal."""
+        return self.left
+
+    def words(self) -> str:
+        """Say over how much."""
+        return f"average of {self.window}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(Operator):
+    """Take entries out of a signal: of its size, and independent of the entries that are left."""
+
+    op: ClassVar[str] = "slice"
+
+    def moments(self, given: Moments) -> Moments:
+        """Leave them as they are."""
+        return given
+
+    def slope(self, given: Moments) -> float:  # noqa: ARG002
+        """Leave changes as they are."""
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Maximum(Operator):
+    """Take the largest of `window` entries."""
+
+    op: ClassVar[str] = "maximum"
+    window: int = 1
+
+    def moments(self, given: Moments) -> Moments:
+        """Return the moments of the largest of independent Gaussians."""
+        mean, second = activations.maximum_moments(self.window)
+        return Moments(given.mean + math.sqrt(given.variance) * mean, given.variance * (second - mean**2))
+
+    def slope(self, given: Moments) -> float:  # noqa: ARG002
+        """Pass on the change of the entry that is taken."""
+        return 1.0
+
+    def words(self) -> str:
+        """Say over how much."""
+        return f"maximum of {self.window}"
+
+
+@dataclass(frozen=True, slots=True)
+class Steer(Operator):
+    """Say where the target's signal goes, not how large it is: queries and keys of attention, states of a cell."""
+
+    op: ClassVar[str] = "steer"
+
+    def moments(self, given: Moments) -> Moments:  # noqa: ARG002
+        """Bring nothing."""
+        return Moments(0.0, 0.0)
+
+    def slope(self, given: Moments) -> float:  # noqa: ARG002
+        """Count as nothing."""
+        return 0.0
+
+    def words(self) -> str:
+        """Say what it does."""
+        return "steers"
+
+
+@dataclass(frozen=True, slots=True)
+class _Unchanged(Operator):
+    """Leave the signal as it is."""
+
+    def moments(self, given: Moments) -> Moments:
+        """Leave them as they are."""
+        return given
+
+    def passes(self) -> float:
+        """Pass copies as they are."""
+        return 1.0
+
+    def slope(self, given: Moments) -> float:  # noqa: ARG002
+        """Leave changes as they are."""
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown(_Unchanged):
+    """Stand for an operator that was let through on request: outside the theory, taken as a copy."""
+
+    op: ClassVar[str] = "unknown"
+    name: str = ""
+
+    def words(self) -> str:
+        """Name the operator."""
+        return f"unknown operator {self.name}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Share(_Unchanged):
+    """Be one block of a concatenation, `fraction` of its entries; the concatenation weighs it."""
+
+    op: ClassVar[str] = "share"
+    fraction: float = 1.0
+
+    def words(self) -> str:
+        """Say how much of the whole."""
+        return f"{100 * self.fraction:.3g} % of the entries"
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction(_Unchanged):
+    """Be one factor of a product that is summed over `terms` entries, as in a matrix product of two signals."""
+
+    op: ClassVar[str] = "contraction"
+    terms: int = 1
+
+    def words(self) -> str:
+        """Say how many products are summed."""
+        return f"factor of a sum over {self.terms}"
+
+
+@dataclass(frozen=True, slots=True)
+class Weight(Operator):
+    """Multiply by a drawn, independent, zero-mean weight: what leaves it is a new field.
+
+    `fan_in` and `fan_out` count what one output unit reads and one input unit feeds, in its group, kernel positions
+    included; `kernel_size` is the geometric mean of a kernel's sides and `kernel_axes` the number of axes it slides
+    along; `patches` marks a kernel whose steps are as long as itself, so that it reads every entry once. `gain` is the
+    second moment it passes besides its draw: the share of a kernel's taps that meet no padding.
+    """
+
+    op: ClassVar[str] = "weight"
+    fan_in: int = 1
+    fan_out: int = 1
+    kernel_size: float = 1.0
+    kernel_axes: int = 0
+    groups: int = 1
+    gain: float = 1.0
+    patches: bool = False
+
+    @property
+    def taps(self) -> float:
+        """The positions of the kernel: 1 for a matrix."""
+        return self.kernel_size**self.kernel_axes
+
+    @property
+    def units_in(self) -> float:
+        """What one output unit reads, kernel positions aside."""
+        return self.fan_in / self.taps
+
+    @property
+    def units_out(self) -> float:
+        """What one input unit feeds, kernel positions aside."""
+        return self.fan_out if self.patches else self.fan_out / self.taps
+
+    @property
+    def slides(self) -> bool:
+        """Whether it is a kernel that slides over positions, one step or a few at a time."""
+        return self.kernel_axes > 0 and not self.patches
+
+    def product(self, variance: float) -> Moments:
+        """Return the moments of what leaves, where the matrix product with what is read has this variance."""
+        return Moments(0.0, variance)
+
+    def length(self, kernel_length: float) -> float:
+        """Count a kernel of side k as k weights, one of them in the activation it stands beside."""
+        return self.depth + (0.0 if self.patches else kernel_length * (self.kernel_size - 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent(Weight):
+    """Run a sequence through an opaque recurrent block (`kind` lstm, gru, tanh or relu), with weights of its own."""
+
+    op: ClassVar[str] = "recurrent"
+    kind: str = "tanh"
+    depth: int = field(default=1, kw_only=True)
+
+    def product(self, variance: float) -> Moments:  # noqa: ARG002
+        """Return the stationary moments of the block's output, its gates fed unit Gaussians."""
+        return Moments(0.0, activations.recurrent_second_moment(self.kind))
+
+    def words(self) -> str:
+        """Name the block."""
+        return f"recurrent block ({self.kind})"
+
+
+_OPERATORS: tuple[type[Operator], ...] = (
+    *(Weight, Recurrent, Scale, Gate, Activation, Norm, RMSNorm, Average, Slice, Maximum),
+    *(Steer, Unknown, Share, Contraction),
+)
+Read = TypeVar("Read", bound="DataclassInstance")
+OPERATORS: Mapping[str, type[Operator]] = {kind.op: kind for kind in _OPERATORS}
+
+
+def scaled(factor: float) -> tuple[Operator, ...]:
+    """Return the operators that multiply by a number: none for one."""
+    return () if factor == 1.0 else (Scale(factor),)
+
+
+def moments_of(operators: Iterable[Operator], given: Moments) -> Moments:
+    """Return the moments of a signal after operators, one after the other."""
+    for operator in operators:
+        given = operator.moments(given)
+    return given
+
+
+def slope_of(operators: Iterable[Operator], given: Moments) -> float:
+    """Return the factor by which the variance of a small change grows through operators."""
+    slope = 1.0
+    for operator in operators:
+        slope *= operator.slope(given)
+        given = operator.moments(given)
+    return slope
+
+
+def operator_of(values: Mapping[str, Any]) -> Operator:
+    """Rebuild an operator from `to_dict`, or raise if a field is invalid."""
+    op = values.get("op")
+    if not isinstance(op, str) or op not in OPERATORS:
+        raise GraphError(f"an edge has the operator {op!r}; choose one of {', '.join(sorted(OPERATORS))}")
+    return checked(OPERATORS[op](**{name: value for name, value in values.items() if name != "op"}))
+
+
+def sparse(value: Any) -> dict[str, Any]:
+    """Return a dataclass as a dictionary without the fields that hold their default."""
+    return {f.name: getattr(value, f.name) for f in fields(value) if f.init and getattr(value, f.name) != f.default}
+
+
+def checked(value: Read) -> Read:
+    """Return a dataclass read from text, or raise if a field that has a default is of another kind."""
+    for f in fields(value):
+        given = getattr(value, f.name)
+        if type(f.default) is bool and type(given) is not bool:
+            raise GraphError(f"{f.name} of {value} is {given!r}; give true or false")
+        if type(f.default) is int and (type(given) is not int or given < 0):
+            raise GraphError(f"{f.name} of {value} is {given!r}; give a whole number")
+        if type(f.default) is float and not (type(given) in (int, float) and math.isfinite(given)):
+            raise GraphError(f"{f.name} of {value} is {given!r}; give a number")
+        if type(f.default) is str and type(given) is not str:
+            raise GraphError(f"{f.name} of {value} is {given!r}; give a text")
+    return value

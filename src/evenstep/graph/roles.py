@@ -1,0 +1,87 @@
+"""Which weights read the input, which give the output, and what every edge and parameter is used for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from evenstep.graph.model import Edge, Graph, Parameter, ways
+from evenstep.graph.operators import Activation, Average, Gate, Maximum, Scale, Slice
+
+LayerPosition = Literal["input", "hidden", "readout"]
+_TRANSPARENT = (Scale, Gate, Activation, Average, Maximum, Slice)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Name where the DAG ends and a readout begins.
+
+    `vertex` is the last vertex where signals join, or a weight or norm lands, before the output; `between` are the
+    edges that lead from there to what the readout reads (pools, activations, reshapes), and `depth` the activations
+    that are still to come. `edge` is the position of the readout's weight edge, None where a network ends without one.
+    """
+
+    vertex: str
+    between: tuple[Edge, ...]
+    depth: int
+    edge: int | None
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Hold the position of every weight edge (by its place in `graph.edges`), the heads, and parameters' edges."""
+
+    positions: Mapping[int, LayerPosition]
+    heads: tuple[Head, ...]
+    edges_of: Mapping[str, tuple[int, ...]]
+    parameters: Mapping[str, Parameter]
+
+    def position_of(self, parameter: str) -> LayerPosition:
+        """Return where a parameter stands: at the input or readout only if all its uses do."""
+        uses = {self.positions[i] for i in self.edges_of.get(parameter, ()) if i in self.positions}
+        return uses.pop() if len(uses) == 1 else "hidden"
+
+
+def roles(graph: Graph) -> Roles:
+    """Return the roles in a live graph.
+
+    A weight is a readout if the output is reached from it through neither another weight nor a norm on any path;
+    it is at the input if no weight lies before it. The only weight of a linear model counts as its readout.
+    """
+    has_weight_before = ways(graph, lambda edge: edge.weight is not None, forward=False, every=False)
+    more_to_come = ways(graph, lambda edge: edge.weight is not None or edge.normalises, forward=True, every=False)
+    positions: dict[int, LayerPosition] = {}
+    heads: list[Head] = []
+    edges_of: dict[str, tuple[int, ...]] = {}
+    for place, edge in enumerate(graph.edges):
+        if edge.parameters:
+            here = (place,)
+            for name in edge.parameters:
+                edges_of[name] = (*edges_of[name], place) if name in edges_of else here
+        if edge.weight is None:
+            continue
+        if edge.target not in more_to_come:
+            positions[place] = "readout"
+            heads.append(_head(graph, edge, place))
+        else:
+            positions[place] = "hidden" if edge.source in has_weight_before else "input"
+    if not heads:
+        heads = [Head(name, (), 0, None) for name in graph.outputs]
+    return Roles(positions, tuple(heads), edges_of, {parameter.name: parameter for parameter in graph.parameters})
+
+
+def _head(graph: Graph, readout: Edge, place: int) -> Head:
+    """Walk back from a readout through pools, activations and reshapes to the last vertex of the DAG."""
+    vertex, between = readout.source, list[Edge]()
+    while True:
+        incoming = graph.incoming[vertex]
+        if len(incoming) != 1 or graph.merge[vertex] != "sum" or not _is_transparent(incoming[0]):
+            depth = sum(edge.depth for edge in between) + readout.depth - sum(o.depth for o in readout.after)
+            return Head(vertex, tuple(reversed(between)), depth, place)
+        between.append(incoming[0])
+        vertex = incoming[0].source
+
+
+def _is_transparent(edge: Edge) -> bool:
+    return all(isinstance(operator, _TRANSPARENT) for operator in edge.operators)

@@ -1,0 +1,20 @@
+"""How large the weights start: `conserve`, `degree` (the paper's `eq:dag_init`), `he`, `keep`. No torch."""
+
+from evenstep.init.conserve import Conserve
+from evenstep.init.degree import Degree
+from evenstep.init.initialisation import Initialisation
+from evenstep.init.named import INITS, initialisation
+from evenstep.init.network import InitialWeights, Network
+from evenstep.init.plain import He, Keep
+
+__all__ = [
+    "INITS",
+    "Conserve",
+    "Degree",
+    "He",
+    "InitialWeights",
+    "Initialisation",
+    "Keep",
+    "Network",
+    "initialisation",
+]

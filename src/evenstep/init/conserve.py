@@ -1,0 +1,93 @@
+"""`conserve`: every vertex carries second moment one, wherever the graph allows it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from evenstep.graph import Edge, Graph
+from evenstep.graph.operators import Recurrent
+from evenstep.graph.roles import Head
+from evenstep.init.initialisation import DrawnInitialisation, Sizes, unit
+from evenstep.signal import IncomingWeights, VertexSignal
+
+_SMALLEST_VARIANCE = 1e-12  # where bisection begins: as good as nothing
+
+
+@dataclass(frozen=True)
+class Conserve(DrawnInitialisation):
+    """Give every weight that meets at a vertex the same output variance, so that the vertex carries second moment one.
+
+    What skips bring counts first. Where they leave less than the weights' part by number, the weights get that part
+    and the vertex grows: no size of theirs could shrink a skip. An activation after a weight reads a variance of
+    `largest_preactivation` at most; where no variance up to that conserves the second moment, it reads `preactivation`.
+    """
+
+    name: ClassVar[str] = "conserve"
+    largest_preactivation: float = 8.0  # ReLU needs 2, SiLU 2.4; here bounded activations are saturated
+    preactivation: float = 1.0  # a unit Gaussian, which bounded activations are made for
+
+    def hidden(self, graph: Graph, incoming: IncomingWeights) -> Sizes:  # noqa: ARG002
+        """Size weights so that the vertex carries second moment one."""
+        count = len(incoming.edges)
+        carried = incoming.rest.second_moment
+        goal = max(1.0, carried + count / incoming.in_degree)
+        variance: float | None = 1.0
+        if any(isinstance(edge.weight, Recurrent) for edge in incoming.edges):
+            pass
+        elif not any(edge.after for edge in incoming.edges):
+            variance = (goal - carried) / count
+        else:
+            variance = self._solve(incoming, goal)
+        if variance is None:
+            why = "a unit Gaussian into an activation that cannot conserve the second moment"
+            variance = self.preactivation
+        elif count == 1 and incoming.in_degree == 1:
+            why = "conserves the second moment"
+        elif goal == 1.0:
+            why = f"conserves the second moment over {incoming.in_degree} summands"
+        else:
+            why = f"1/{incoming.in_degree} of the second moment beside what skips bring"
+        sizes = [variance / read if read > 0 else 1.0 for read in incoming.reads]
+        return sizes, [why if read > 0 else "reads nothing: 1/fan_in" for read in incoming.reads]
+
+    def readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:
+        """Size a readout by what a head of second moment one would show it: 1/fan_in where the head carries that."""
+        assert edge.weight is not None
+        if read <= 0:
+            return super().readout(graph, head, edge, read, at)
+        moments = unit(at)
+        for between in head.between:
+            moments = between.moments(moments)
+        shown = edge.weight.gain * edge.read(moments)
+        why = "mean-field readout, 1/fan_in over the last vertex's size"
+        return self.readout_size(edge.weight.fan_in) * shown / read, why
+
+    def _solve(self, incoming: IncomingWeights, goal: float) -> float | None:
+        """Find by bisection the common variance of matrix products that gives a sum of activations its second moment.
+
+        None where no variance in reach does: bounded activations (tanh, sigmoid) stay below the goal however large
+        their weights, and those that do not vanish at zero (sigmoid, softplus) may exceed it however small.
+        """
+        kinds: dict[object, tuple[Edge, int]] = {}
+        for edge in incoming.edges:
+            kinds[edge.after] = (edge, kinds.get(edge.after, (edge, 0))[1] + 1)
+
+        def second_moment(variance: float) -> float:
+            mean, spread = incoming.rest
+            for edge, count in kinds.values():
+                one = edge.delivers(variance)
+                mean += count * one.mean
+                spread += count * one.variance
+            return spread + mean**2
+
+        low, high = _SMALLEST_VARIANCE, self.largest_preactivation
+        if not second_moment(low) < goal <= second_moment(high):
+            return None
+        for _ in range(100):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if second_moment(middle) < goal else (low, middle)
+            if high / low < 1 + 1e-12:
+                break
+        return math.sqrt(low * high)

@@ -1,0 +1,63 @@
+"""`degree`: the paper's initialisation, by in-degree (`eq:dag_init`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from evenstep.graph import Edge, Graph
+from evenstep.graph.activations import gain
+from evenstep.graph.operators import Activation, Average, Maximum, Recurrent, Slice
+from evenstep.graph.roles import Head
+from evenstep.init.initialisation import DrawnInitialisation, Sizes
+from evenstep.signal import IncomingWeights, VertexSignal
+
+
+@dataclass(frozen=True)
+class Degree(DrawnInitialisation):
+    """Divide by the in-degree of the vertex where the sum happens: the target's, or in order post the source's.
+
+    The paper's 2 undoes the ReLU's halving; other activations bring their own gain.
+    """
+
+    name: ClassVar[str] = "degree"
+
+    def hidden(self, graph: Graph, incoming: IncomingWeights) -> Sizes:
+        """Size every weight by its own in-degree."""
+        sizes, why = [], []
+        for edge in incoming.edges:
+            last, activates = edge.activates_last, edge.activation or isinstance(edge.weight, Recurrent)
+            source = last or (not activates and _sums_activations(graph, edge.source))
+            degree = max(graph.in_degree(edge.source), 1) if source else 1
+            if not last:
+                degree *= incoming.in_degree
+            factor = 1.0 / gain(edge.activation) if edge.activation else 1.0
+            sizes.append(factor / degree)
+            why.append(f"{factor:.4g}/(d_in fan_in), {'source' if source else 'target'}'s in-degree {degree}")
+        return sizes, why
+
+    def readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:
+        """Divide by the last in-degree where the readout reads sums that no weight was sized for (order post)."""
+        assert edge.weight is not None
+        if head.depth:
+            return super().readout(graph, head, edge, read, at)
+        degree = max(graph.in_degree(_last_vertex(head, edge)), 1)
+        size = self.readout_size(edge.weight.fan_in) / degree
+        return size, f"mean-field readout, 1/fan_in over the root of in-degree {degree}"
+
+
+def _sums_activations(graph: Graph, vertex: str) -> bool:
+    """Say whether a sum is one of activations and skips: no weight that lands there has been sized for it."""
+    incoming = graph.incoming[vertex]
+    bare = any(edge.weight is not None and not edge.activates_last for edge in incoming)
+    return graph.merge[vertex] == "sum" and len(incoming) > 1 and not bare
+
+
+def _last_vertex(head: Head, edge: Edge) -> str:
+    """Return the vertex a readout reads, seen through pools and activations, but not through a skip."""
+    vertex = edge.source
+    for between in reversed(head.between):
+        if not any(isinstance(operator, Activation | Average | Maximum | Slice) for operator in between.operators):
+            break
+        vertex = between.source
+    return vertex

@@ -1,0 +1,114 @@
+"""What an initialisation is: a value that owns its numbers and sizes the weights that meet at a vertex.
+
+How gates count is common to all, how readouts and weights used in several places start to all that draw; each adds
+how hidden weights are sized, by fan_in * var(W).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from evenstep.errors import InputError
+from evenstep.graph import Edge, Graph, Parameter
+from evenstep.graph.operators import Gate, Moments
+from evenstep.graph.roles import Head
+from evenstep.signal import IncomingWeights, VertexSignal
+
+# For each weight edge that reaches a vertex: fan_in * var(W), and why.
+Sizes = tuple[list[float], list[str]]
+
+
+@dataclass(frozen=True)
+class Initialisation:
+    """Say how weights start.
+
+    A trained factor below `closed_gate` is a gate that opens in training, and counts as one.
+    """
+
+    name: ClassVar[str]
+    closed_gate: float = 0.01  # layer scales start at 1e-6 to 1e-4, other trained factors near 1
+
+    @property
+    def keeps(self) -> bool:
+        """Whether trained weights stay as they are."""
+        return False
+
+    def hidden(self, graph: Graph, incoming: IncomingWeights) -> Sizes:
+        """Size the hidden weights that meet at a vertex."""
+        raise NotImplementedError
+
+    def readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:
+        """Size a readout that reads the second moment `read` of a head that carries `at`."""
+        raise NotImplementedError
+
+    def of_uses(self, stds: Mapping[int, float]) -> int:
+        """Choose, by its place, one of the uses of a tied weight, which ask for these standard deviations."""
+        return min(stds, key=lambda place: stds[place])
+
+    def measured(self, edge: Edge, parameter: Parameter) -> tuple[float, str]:
+        """Size a weight that stays as it is by what was measured when the network was traced."""
+        assert edge.weight is not None
+        if parameter.measured is None:
+            raise InputError(
+                f"init is 'keep' but the size of '{parameter.name}' is not known; "
+                "'keep' reads a module's weights: plan a module, or choose another init"
+            )
+        if not math.isfinite(parameter.measured):
+            raise InputError(
+                f"'{parameter.name}' is kept as it is but holds values that are not finite; load good ones, or draw it"
+            )
+        return edge.weight.fan_in * parameter.measured**2, "kept as it is"
+
+    def with_open_gates(self, graph: Graph) -> Graph:
+        """Return the graph with every gate replaced by the factor it counts as; edges stay in their places."""
+        if not any(isinstance(operator, Gate) for edge in graph.edges for operator in edge.operators):
+            return graph
+        return replace(graph, edges=tuple(map(self._opened, graph.edges)))
+
+    def _opened(self, edge: Edge) -> Edge:
+        if not any(isinstance(operator, Gate) for operator in edge.operators):
+            return edge
+        opened = (o.opened(self.closed_gate) if isinstance(o, Gate) else o for o in edge.operators)
+        return replace(edge, operators=tuple(o for o in opened if not (o.op == "scale" and o.passes() == 1.0)))
+
+
+@dataclass(frozen=True)
+class DrawnInitialisation(Initialisation):
+    """Say how weights are drawn, all but the sizes of the hidden ones.
+
+    A readout starts with standard deviation fan_in^-`readout_power`: 1 is mean-field, so that the output starts near
+    zero at any width; 1/2 would keep the output's size. A weight of several uses takes the `tied` one of what they ask
+    for.
+    """
+
+    readout_power: float = 1.0  # the limit of infinite width (muP); settled on DAG-MLPs and DAG-CNNs
+    tied: Literal["smallest", "largest"] = "smallest"  # no use of a tied weight then overshoots
+
+    def readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:  # noqa: ARG002
+        """Size a readout as if what it reads had second moment one."""
+        assert edge.weight is not None
+        return self.readout_size(edge.weight.fan_in), "mean-field readout, 1/fan_in"
+
+    def readout_size(self, fan_in: int) -> float:
+        """Return fan_in * var(W) of a readout that reads second moment one."""
+        return math.pow(fan_in, 1.0 - 2.0 * self.readout_power)
+
+    def of_uses(self, stds: Mapping[int, float]) -> int:
+        """Choose the smallest or the largest."""
+        choose = min if self.tied == "smallest" else max
+        return choose(stds, key=lambda place: stds[place])
+
+
+def alike(incoming: IncomingWeights, size: float, why: str) -> Sizes:
+    """Size all weights that meet at a vertex alike."""
+    return [size] * len(incoming.edges), [why] * len(incoming.edges)
+
+
+def unit(signal: VertexSignal) -> Moments:
+    """Return a vertex's moments if it carried second moment one: the mean keeps its share."""
+    mean, variance = signal.moments
+    second = variance + mean**2
+    return Moments(mean / math.sqrt(second), variance / second) if second > 0 else Moments(0.0, 1.0)

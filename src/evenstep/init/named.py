@@ -1,0 +1,26 @@
+"""The initialisations by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from evenstep.errors import InputError
+from evenstep.init.conserve import Conserve
+from evenstep.init.degree import Degree
+from evenstep.init.initialisation import Initialisation
+from evenstep.init.plain import He, Keep
+
+INITS: Mapping[str, Initialisation] = {init.name: init for init in (Conserve(), Degree(), He(), Keep())}
+
+
+def initialisation(init: str | Initialisation) -> Initialisation:
+    """Return an initialisation given by itself or by its name, or raise if there is none of that name.
+
+    >>> initialisation("he")
+    He(closed_gate=0.01, readout_power=1.0, tied='smallest', gain=2.0)
+    """
+    if isinstance(init, Initialisation):
+        return init
+    if not isinstance(init, str) or init not in INITS:
+        raise InputError(f"init is '{init}'; choose one of {', '.join(INITS)}")
+    return INITS[init]

@@ -1,0 +1,147 @@
+"""A network at its start: a live graph, the way its weights are drawn, and the signal that follows from both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from evenstep.graph import Edge, Graph, Parameter, PathMoments, path_moments
+from evenstep.graph.operators import Recurrent
+from evenstep.graph.roles import Roles, roles
+from evenstep.graph.simplify import simplified
+from evenstep.init.initialisation import Initialisation
+from evenstep.init.named import initialisation
+from evenstep.signal import IncomingWeights, Signal, effects, propagate
+
+
+@dataclass(frozen=True)
+class InitialWeights:
+    """Hold the standard deviation of every weight, why, and the signal that follows from them."""
+
+    std: Mapping[str, float]
+    why: Mapping[str, str]
+    signal: Signal
+
+
+@dataclass(frozen=True)
+class Network:
+    """Hold a graph of which only live parts count, the way it is initialised, and what follows from both.
+
+    Everything is computed when it is first asked for, and once.
+    """
+
+    graph: Graph
+    init: Initialisation
+
+    @classmethod
+    def of(cls, graph: Graph, init: str | Initialisation = "conserve") -> Network:
+        """Return a graph as it is initialised in a way given by its name or by itself."""
+        return cls(graph, initialisation(init))
+
+    @cached_property
+    def live(self) -> Graph:
+        """The graph with its gates open and without dead parts."""
+        opened = self.init.with_open_gates(self.graph)
+        return (self.graph if opened is self.graph else simplified(opened)).live()
+
+    @cached_property
+    def roles(self) -> Roles:
+        """The position of every weight."""
+        return roles(self.live)
+
+    @cached_property
+    def weights(self) -> InitialWeights:
+        """The weights' sizes and the signal they give."""
+        return _initialise(self)
+
+    @property
+    def signal(self) -> Signal:
+        """What every vertex carries."""
+        return self.weights.signal
+
+    @cached_property
+    def effects(self) -> Mapping[int, float]:
+        """How far a step on each weight moves the heads, by the place of its edge."""
+        return effects(self.signal, tuple(dict.fromkeys(head.vertex for head in self.roles.heads)))
+
+    @cached_property
+    def path_moments(self) -> PathMoments:
+        """Exact path moments."""
+        return path_moments(self.live)
+
+
+def _initialise(network: Network) -> InitialWeights:
+    """Return the weights' standard deviations and the resulting signal.
+
+    A weight used on several edges gets one of the deviations its uses ask for, and the signal is then propagated once
+    more with what it got. Frozen weights keep the size they were traced with.
+    """
+    graph, use = network.live, network.roles
+    sizing = _InitialSizes(network)
+    signal = propagate(graph, sizing)
+    std: dict[str, float] = {}
+    why: dict[str, str] = {}
+    conflicting_uses = False
+    for parameter in graph.parameters:
+        if parameter.role != "weight":
+            continue
+        name = parameter.name
+        # A weight may also be added or multiplied somewhere: no matter for its size.
+        places = [place for place in use.edges_of.get(name, ()) if place in signal.weight_sizes]
+        if not places:
+            continue
+        if len(places) == 1:
+            (place,) = places
+            std[name], why[name] = _std(graph.edges[place], parameter, signal.weight_sizes[place]), sizing.why[place]
+            continue
+        wanted = {place: _std(graph.edges[place], parameter, signal.weight_sizes[place]) for place in places}
+        chosen = network.init.of_uses(wanted)
+        std[name] = wanted[chosen]
+        which = "smallest" if std[name] == min(wanted.values()) else "largest"
+        why[name] = f"{sizing.why[chosen]} (tied: the {which} of {len(places)} uses)"
+        conflicting_uses |= any(not math.isclose(value, std[name]) for value in wanted.values())
+    if conflicting_uses:
+        signal = propagate(graph, lambda incoming: [_given(edge, std, use) for edge in incoming.edges])
+    return InitialWeights(std, why, signal)
+
+
+def _std(edge: Edge, parameter: Parameter, size: float) -> float:
+    """Return the standard deviation for a value of fan_in * var(W); the matrices of a recurrent block differ in it."""
+    assert edge.weight is not None
+    return math.sqrt(size / (parameter.fan_in if isinstance(edge.weight, Recurrent) else edge.weight.fan_in))
+
+
+def _given(edge: Edge, std: Mapping[str, float], use: Roles) -> float:
+    """Return fan_in * var(W) of an edge from the deviations already settled."""
+    assert edge.weight is not None
+    name = next(name for name in edge.parameters if use.parameters[name].role == "weight")
+    return edge.weight.fan_in * std[name] ** 2
+
+
+class _InitialSizes:
+    """Size weights by an initialisation, keeping for every edge (by its place) why."""
+
+    def __init__(self, network: Network) -> None:
+        self.graph, self.init = network.live, network.init
+        self.heads = {head.edge: head for head in network.roles.heads if head.edge is not None}
+        self.kept = {
+            name: parameter
+            for name, parameter in network.roles.parameters.items()
+            if parameter.role == "weight" and (self.init.keeps or not parameter.trainable)
+        }
+        self.why: dict[int, str] = {}
+
+    def __call__(self, incoming: IncomingWeights) -> list[float]:
+        sizes, why = self.init.hidden(self.graph, incoming)
+        if self.kept or not self.heads.keys().isdisjoint(incoming.places):
+            for i, (edge, place) in enumerate(zip(incoming.edges, incoming.places, strict=True)):
+                if place in self.heads and not self.init.keeps:
+                    head = self.heads[place]
+                    at = incoming.earlier[head.vertex]
+                    sizes[i], why[i] = self.init.readout(self.graph, head, edge, incoming.reads[i], at)
+                if kept := [self.kept[name] for name in edge.parameters if name in self.kept]:
+                    sizes[i], why[i] = self.init.measured(edge, kept[0])
+        self.why.update(zip(incoming.places, why, strict=True))
+        return sizes

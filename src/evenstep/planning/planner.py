@@ -1,0 +1,226 @@
+"""From a graph to its plan: the chosen rule's factors, the base they relate to, and every parameter's line."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from numbers import Real
+from typing import Protocol
+
+from evenstep.errors import InputError
+from evenstep.graph import Graph, Parameter, dag_cnn_graph, dag_mlp_graph
+from evenstep.graph.networks import NormKind, Order
+from evenstep.graph.operators import Activation
+from evenstep.init import INITS, Initialisation, Network, initialisation
+from evenstep.planning.plan import ParameterPlan, Plan, VertexPlan
+from evenstep.rules import OPTIMIZERS, RULES, Factor, Optimizer, RateFactors, Rule
+
+# Widths of the one-hidden-layer chain that stands for a bare number: those our measurements were made at.
+BASE_WIDTH = {"mlp": 256, "cnn": 64}
+
+
+class BaseSearch(Protocol):
+    """What a plan needs of a search: the rate it found and the graph of the network it searched."""
+
+    @property
+    def best(self) -> float:
+        """The base's best learning rate."""
+
+    @property
+    def graph(self) -> Graph:
+        """The base network's graph."""
+
+
+def plan_graph(
+    graph: Graph,
+    *,
+    rule: str | Rule = "weighted",
+    init: str | Initialisation = "conserve",
+    optimizer: Optimizer | None = None,
+    base: BaseSearch | float | None = None,
+    base_graph: Graph | None = None,
+) -> Plan:
+    """Return the plan of a graph, relative to a base.
+
+    `base` is a search (its `estimate` counts, else its `best`), or the learning rate found on `base_graph` (left out:
+    the one-hidden-layer chain of the same kind, of `BASE_WIDTH` units and kernel 3), or left out for a plan that holds
+    factors only. `optimizer`, left out, is the one the base was searched for, or `sgd`.
+    """
+    chosen, start = _chosen(rule), initialisation(init)
+    if optimizer is not None and optimizer not in OPTIMIZERS:
+        raise InputError(f"optimizer is '{optimizer}'; choose one of {', '.join(OPTIMIZERS)}")
+    _require_graph("graph", graph)
+    rate, base_graph = _base(base, base_graph)
+    if base_graph is not None:
+        _require_graph("base_graph", base_graph)
+    _require_like(base, chosen)
+    _require_trainable(graph)
+    kind = _optimizer(base, optimizer)
+    with _collector_paused():
+        return _planned(graph, chosen, start, kind, rate, base_graph)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Plan without the cycle collector, which would walk a large plan's many objects again and again for nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _planned(
+    graph: Graph,
+    rule: Rule,
+    init: Initialisation,
+    optimizer: Optimizer,
+    rate: float | None,
+    base_graph: Graph | None,
+) -> Plan:
+    network = Network(graph, init)
+    base_init = INITS["conserve"] if init.keeps and base_graph is None else init
+    factors = rule.factors(network, Network(base_graph or chain_like(graph), base_init), optimizer)
+    live, signal = network.live, network.signal
+    return Plan(
+        parameters=_parameters(network, factors),
+        rule=rule.name,
+        base=rate,
+        graph=graph,
+        init=init.name,
+        optimizer=optimizer,
+        factors=factors.shared,
+        vertices=tuple(
+            VertexPlan(vertex.name, live.in_degree(vertex.name), signal.vertices[vertex.name].second_moment)
+            for vertex in live.vertices
+        ),
+        path_count=network.path_moments.count,
+        sum_cubed_depth=network.path_moments.m3,
+    )
+
+
+def _parameters(network: Network, factors: RateFactors) -> tuple[ParameterPlan, ...]:
+    """Return the plan of every trainable parameter, in the graph's order."""
+    own, joined = factors.own, dict[int, tuple[Factor, ...]]()  # layers of one kind share their factors: join them once
+    planned = []
+    for parameter in network.graph.parameters:
+        if not parameter.trainable:
+            continue
+        of_layer = own.get(parameter.name, ())
+        rates = joined.get(id(of_layer))
+        if rates is None:
+            rates = joined[id(of_layer)] = (*factors.shared, *of_layer)
+        planned.append(_parameter(network, parameter, rates))
+    return tuple(planned)
+
+
+def _parameter(network: Network, parameter: Parameter, factors: tuple[Factor, ...]) -> ParameterPlan:
+    name, role = parameter.name, parameter.role
+    mean, std, kept = 0.0, 0.0, False
+    if network.init.keeps or role == "unscaled" or (role == "weight" and name not in network.weights.std):
+        std, start, kept = parameter.measured or 0.0, "left as it is", True
+    elif role == "weight":
+        std, start = network.weights.std[name], network.weights.why[name]
+    elif role == "bias":
+        start = "starts at 0"
+    else:
+        mean, start = 1.0, "starts at 1"
+    notes: tuple[str, ...] = () if not parameter.note else (parameter.note,)
+    if role != "unscaled" and name not in network.roles.edges_of:
+        notes = ("on no path from input to output", *notes)
+    return ParameterPlan(name, std, factors, start, mean, kept, role, parameter.shape, notes)
+
+
+def chain_like(graph: Graph) -> Graph:
+    """Return the one-hidden-layer chain of the same kind: layers, order, norm and activation as in `graph`."""
+    graph = graph.live()
+    # Only what counts as depth: the squares and roots of a norm written out are no activations of the network.
+    used = Counter(
+        operator.name
+        for edge in graph.edges
+        for operator in edge.operators
+        if isinstance(operator, Activation) and operator.depth
+    )
+    common = [name for name, _ in used.most_common() if not name.startswith("softmax")]
+    activation = common[0] if common else "relu"
+    norms = [edge for edge in graph.edges if edge.normalises]
+    norm: NormKind = "none" if not norms else "batch" if any(edge.normalises_over_batch for edge in norms) else "layer"
+    after = sum(edge.activates_last for edge in graph.edges)
+    before = sum(edge.weight is not None and edge.activation is not None for edge in graph.edges) - after
+    order: Order = "post" if norm == "none" and after > before else "pre"
+    if graph.convolutions:
+        return dag_cnn_graph("2", width=BASE_WIDTH["cnn"], order=order, norm=norm, activation=activation)
+    return dag_mlp_graph("2", width=BASE_WIDTH["mlp"], order=order, norm=norm, activation=activation)
+
+
+def _chosen(rule: str | Rule) -> Rule:
+    if not isinstance(rule, str) and hasattr(rule, "factors"):
+        return rule
+    if not isinstance(rule, str) or rule not in RULES:
+        raise InputError(f"rule is '{rule}'; choose one of {', '.join(RULES)}")
+    return RULES[rule]
+
+
+def _require_like(base: BaseSearch | float | None, rule: Rule) -> None:
+    """Refuse a base whose layers trained at rates by width for a rule of one rate, and the other way round."""
+    searched = RULES.get(getattr(base, "rule", None) or "")
+    if searched is None or searched.layerwise == rule.layerwise:
+        return
+    ways = {True: "rates that differ by layer width", False: "one rate for all layers"}
+    raise InputError(
+        f"the base was searched with {ways[searched.layerwise]}, and rule '{rule.name}' plans {ways[rule.layerwise]}; "
+        f"search the base with plan=evenstep.plan(make_model(), example_inputs, rule='{rule.name}')"
+    )
+
+
+def _optimizer(base: BaseSearch | float | None, asked: Optimizer | None) -> Optimizer:
+    """Return the optimiser a plan is for: the one asked for, which has to be the base's where that is known."""
+    searched: Optimizer | None = getattr(base, "optimizer", None)
+    if asked and searched and asked != searched:
+        raise InputError(
+            f"the base was searched for optimizer '{searched}', and the plan is for '{asked}', whose rates are of "
+            f"another size; search the base with optimizer='{asked}'"
+        )
+    return asked or searched or "sgd"
+
+
+def _require_graph(name: str, graph: object) -> None:
+    if not isinstance(graph, Graph):
+        raise InputError(
+            f"{name} is {type(graph).__name__}; give a Graph, which evenstep.trace(model, example_inputs) reads from a "
+            "module"
+        )
+
+
+def _require_trainable(graph: Graph) -> None:
+    """Refuse a network without anything to train; weights that name no parameters stand for ones that are."""
+    if any(p.trainable for p in graph.parameters) or any(
+        e.weight is not None and not e.parameters for e in graph.edges
+    ):
+        return
+    if graph.parameters:
+        raise InputError(
+            f"there is nothing to plan: '{graph.parameters[0].name}' and all else the network holds is fixed; call "
+            "requires_grad_() on what is to be trained before the plan"
+        )
+    raise InputError("there is nothing to plan: the network has no parameters; give one that has")
+
+
+def _base(base: BaseSearch | float | None, base_graph: Graph | None) -> tuple[float | None, Graph | None]:
+    if base is None:
+        return None, base_graph
+    if isinstance(base, Real) and not isinstance(base, bool):  # numpy's numbers too
+        rate = float(base)
+    elif hasattr(base, "best") and hasattr(base, "graph"):
+        # The steady minimum transfers better than the largest rate that is as good, where the search knows both.
+        rate, base_graph = getattr(base, "estimate", None) or base.best, base_graph or base.graph
+    else:
+        raise InputError(f"base is {base!r}; give a search's result, a learning rate, or nothing")
+    if not math.isfinite(rate) or rate <= 0:
+        raise InputError(f"the base learning rate is {rate!r}; give a finite number above 0")
+    return rate, base_graph

@@ -1,0 +1,18 @@
+"""What every vertex carries at initialisation, how walks go back from it, and how far changes go on. No torch."""
+
+from evenstep.signal.backward import effects, sensitivities
+from evenstep.signal.forward import IncomingWeights, Signal, Sizing, VertexSignal, propagate
+from evenstep.signal.walks import Lengths, Walks, walks
+
+__all__ = [
+    "IncomingWeights",
+    "Lengths",
+    "Signal",
+    "Sizing",
+    "VertexSignal",
+    "Walks",
+    "effects",
+    "propagate",
+    "sensitivities",
+    "walks",
+]

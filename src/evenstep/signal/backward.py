@@ -1,0 +1,102 @@
+"""How far a change on the way moves the head, in one pass back from it.
+
+The sensitivity of vertex v is the factor by which the variance of a small, independent change of the field made at v
+is multiplied until it arrives at the head. Copies of a change add in amplitude, as the field itself does; what passes
+an operator that makes a new field adds in power:
+
+    S(f) = A_head[f]^2 + sum over edges e that make a field, from u to t, of A_u[f]^2 slope(e) S(t)
+
+with A_u[f] the amplitude of field f at vertex u. A step on a weight that adds var(dW) = e / fan_in to every entry then
+moves the head by e times the second moment that the weight reads times the sensitivity from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.graph import Edge
+from evenstep.graph.operators import Contraction, Moments, Recurrent, slope_of
+from evenstep.signal.forward import Signal, block_share
+
+Array = npt.NDArray[np.float64]
+
+
+def sensitivities(signal: Signal, head: str) -> Mapping[str, float]:
+    """Return for every vertex the squared sensitivity of the head to the field made there; 0 where none arrives."""
+    graph = signal.graph
+    found = np.zeros(len(graph.vertices))
+    last = signal.numbers[head]
+    arriving = signal.amplitudes[last]
+    found[arriving.fields] = arriving.amplitudes**2
+    for number in range(last, -1, -1):
+        if not found[number]:
+            continue
+        places, sources = signal.contributions[number].places.tolist(), signal.contributions[number].sources.tolist()
+        for place, source in zip(places, sources, strict=True):
+            slope = _slope(signal, place)
+            if slope:
+                fields, amplitudes, _ = signal.amplitudes[source]
+                found[fields] += amplitudes**2 * slope * found[number]
+    return {vertex.name: float(found[number]) for number, vertex in enumerate(graph.vertices)}
+
+
+def effects(signal: Signal, heads: tuple[str, ...]) -> Mapping[int, float]:
+    """Return for every weight edge how far a step on it moves the heads, by the edge's place.
+
+    The step adds var(dW) = 1 / fan_in to every entry; what it moves is in units of a head's own second moment, and the
+    mean over heads. Weights that no head depends on, readouts above all, are left out.
+    """
+    moved: dict[int, float] = {}
+    for head in heads:
+        size = signal.vertices[head].second_moment
+        if size <= 0:
+            continue
+        sensitivity = sensitivities(signal, head)
+        for place, read in signal.reads.items():
+            edge = signal.graph.edges[place]
+            if sensitivity[edge.target]:
+                effect = read * _slope_after(edge, signal.weight_sizes[place] * read) * sensitivity[edge.target] / size
+                moved[place] = moved.get(place, 0.0) + effect / len(heads)
+    return moved
+
+
+def _slope(signal: Signal, place: int) -> float:
+    """Return the slope of the field that an edge makes of a change at its source; the coherent copy is not in it."""
+    edge = signal.graph.edges[place]
+    given = signal.vertices[edge.source].moments
+    if edge.weight is not None:
+        if isinstance(edge.weight, Recurrent):  # opaque: a change passes like the signal, which leaves as it came in
+            return edge.weight.product(1.0).variance / given.second_moment if given.second_moment > 0 else 0.0
+        size = signal.weight_sizes[place]
+        before = slope_of(edge.before, given)
+        return before * size * edge.weight.gain * _slope_after(edge, size * signal.reads[place])
+    merge = signal.graph.merge[edge.target]
+    if merge == "product":
+        return _slope_in_product(signal, edge)
+    own = slope_of(edge.operators, given)
+    if merge == "concat":  # copies pass in amplitude; of what is new, its share
+        return block_share(edge) * own if edge.passes() == 0.0 else 0.0
+    return max(own - edge.passes() ** 2, 0.0)
+
+
+def _slope_after(edge: Edge, variance: float) -> float:
+    """Return the slope from a weight's matrix product of the given variance to the edge's target."""
+    return slope_of(edge.after, Moments(0.0, variance))
+
+
+def _slope_in_product(signal: Signal, edge: Edge) -> float:
+    """Return the slope of a product by one of its factors: the other factors' size, summed over terms."""
+    if edge.steers:
+        return 0.0
+    factors = [factor for factor in signal.graph.incoming[edge.target] if not factor.steers]
+    terms = max([1, *(o.terms for factor in factors for o in factor.operators if isinstance(o, Contraction))])
+    slope = slope_of(edge.operators, signal.vertices[edge.source].moments)
+    if len(factors) == 2 and factors[0].source == factors[1].source:  # a square: each half of (2 z)^2
+        slope *= 2.0
+    factors.remove(edge)  # once: the two factors of a square may be equal
+    for other in factors:
+        slope *= other.moments(signal.vertices[other.source].moments).second_moment
+    return terms * slope

@@ -1,0 +1,395 @@
+"""Means and second moments of every vertex at initialisation, in one topological pass.
+
+Every vertex is written as a sum of *fresh fields*: what weights, activations and products newly make there is one
+field, independent of all others but for its mean; skips, scalings and averages carry fields on as coherent
+copies, which add in amplitude. With A_v[f] the amplitude with which field f arrives at vertex v, and each field
+split into its mean and its variance,
+
+    mean(v)          = sum_f A_v[f] mean(f)
+    second_moment(v) = sum_f A_v[f]^2 variance(f) + mean(v)^2.
+
+Field f's share of v is E[A_v[f] f v] = A_v[f]^2 variance(f) + A_v[f] mean(f) mean(v). Beside its amplitude every field
+carries the number of its copies that met on the way, 1 unless skips bring the same field twice. A norm ends all that:
+what leaves it is one new field. What each edge adds to the field made at its target is kept too: walks back from the
+output (`evenstep.signal.walks`) and changes on their way there (`evenstep.signal.backward`) follow from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import GraphError
+from evenstep.graph import Edge, Graph
+from evenstep.graph.operators import Contraction, Moments, Operator, Scale, Share
+
+Array = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.intp]
+
+
+class FieldAmplitudes(NamedTuple):
+    """Hold the fields that arrive at a vertex: their numbers, their amplitudes, how many copies of each met."""
+
+    fields: Numbers
+    amplitudes: Array
+    copies: Array
+
+
+@dataclass(frozen=True, slots=True)
+class VertexSignal:
+    """Say what arrives at a vertex, relative to inputs of second moment one.
+
+    `copies` is the mean square, by share, of the number of copies of a field that skips have brought together.
+    """
+
+    second_moment: float
+    mean: float
+    copies: float = 1.0
+
+    @property
+    def moments(self) -> Moments:
+        """The mean and the variance."""
+        return Moments(self.mean, max(self.second_moment - self.mean**2, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingWeights:
+    """Describe the weights that meet at a vertex and are about to be sized.
+
+    `edges` are the weight edges that reach it (at `places` in the graph's edges) and `reads` the second moment each of
+    them reads (after its own activation if that comes first, padding counted); `rest` are the moments of everything
+    else there; `earlier` is what the vertices before this one carry.
+    """
+
+    vertex: str
+    in_degree: int
+    edges: tuple[Edge, ...]
+    places: tuple[int, ...]
+    reads: tuple[float, ...]
+    rest: Moments
+    earlier: Mapping[str, VertexSignal]
+
+
+# Sizes the weights that meet at a vertex: for each weight edge the value of fan_in * var(W).
+Sizing = Callable[[IncomingWeights], Sequence[float]]
+
+
+class Contributions(NamedTuple):
+    """Hold what edges add to the field made at a vertex: mean and variance, and the amount they are picked by.
+
+    One entry an edge: its place in the graph's edges, the number of its source, what it adds, and the second moment
+    that a walk back from the vertex picks it by (of a weight: the variance of its matrix product).
+    """
+
+    places: Numbers
+    sources: Numbers
+    means: Array
+    variances: Array
+    amounts: Array
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Hold what every vertex of a live graph carries, and fan_in * var(W) of every weight edge, by its place.
+
+    `amplitudes` and `contributions` are by the vertex's number; `field_means` and `field_variances` are those of the
+    field that is made at each.
+    """
+
+    graph: Graph
+    vertices: Mapping[str, VertexSignal]
+    weight_sizes: Mapping[int, float]
+    reads: Mapping[int, float]
+    amplitudes: tuple[FieldAmplitudes, ...]
+    contributions: tuple[Contributions, ...]
+    field_means: Array
+    field_variances: Array
+
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        """The number of every vertex, in topological order."""
+        return {vertex.name: number for number, vertex in enumerate(self.graph.vertices)}
+
+    def shares(self, number: int) -> Array:
+        """Return what every field that arrives at a vertex owns of its second moment."""
+        fields, amplitudes, _ = self.amplitudes[number]
+        means = amplitudes * self.field_means[fields]
+        shares: Array = amplitudes**2 * self.field_variances[fields] + means * means.sum()
+        return shares
+
+    def brings(self, place: int) -> float:
+        """Return the second moment that an edge brings to its target, seen by itself; 1 into a product."""
+        edge = self.graph.edges[place]
+        merge = self.graph.merge[edge.target]
+        if edge.steers or merge == "product":
+            return 0.0 if edge.steers else 1.0
+        if edge.weight is not None:
+            return edge.delivers(self.weight_sizes[place] * self.reads[place]).second_moment
+        return block_share(edge) * edge.moments(self.vertices[edge.source].moments).second_moment
+
+
+def propagate(graph: Graph, size: Sizing) -> Signal:
+    """Return the signal of every vertex of a live graph, asking `size` for the weights where they are needed."""
+    with np.errstate(over="ignore", invalid="ignore"):  # an overflow is an error of its own, at the vertex
+        return _Pass(graph).run(size)
+
+
+class _Fresh:
+    """Add up the field that is made at one vertex, edge by edge."""
+
+    __slots__ = ("amounts", "mean", "means", "places", "sources", "variance", "variances")
+
+    def __init__(self) -> None:
+        self.mean = self.variance = 0.0
+        self.places: list[int] = []
+        self.sources: list[int] = []
+        self.means: list[float] = []
+        self.variances: list[float] = []
+        self.amounts: list[float] = []
+
+    def add(self, place: int, source: int, moments: Moments, amount: float) -> None:
+        """Add what one edge brings, of which a walk back takes the `amount` as its share."""
+        self.mean += moments.mean
+        self.variance += moments.variance
+        self.places.append(place)
+        self.sources.append(source)
+        self.means.append(moments.mean)
+        self.variances.append(moments.variance)
+        self.amounts.append(amount)
+
+    def contributions(self) -> Contributions:
+        return Contributions(
+            np.array(self.places, dtype=np.intp),
+            np.array(self.sources, dtype=np.intp),
+            np.array(self.means),
+            np.array(self.variances),
+            np.array(self.amounts),
+        )
+
+
+class _Pass:
+    """One pass over a graph: fields by vertex number, their amplitudes, finished signals."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        count = len(graph.vertices)
+        self.number = {vertex.name: i for i, vertex in enumerate(graph.vertices)}
+        self.incoming: list[list[tuple[int, Edge]]] = [[] for _ in range(count)]
+        for place, edge in enumerate(graph.edges):
+            self.incoming[self.number[edge.target]].append((place, edge))
+        self.field_means, self.field_variances = np.zeros(count), np.zeros(count)
+        self.amplitudes: list[FieldAmplitudes] = []
+        self.moments: list[Moments] = []
+        self.signals: dict[str, VertexSignal] = {}
+        self.sizes: dict[int, float] = {}
+        self.reads: dict[int, float] = {}
+        self.contributions: list[Contributions] = []
+        # What weights of one kind read of a vertex, by its number and the identity of their operators.
+        self._read: dict[tuple[int, int], float] = {}
+
+    def run(self, size: Sizing) -> Signal:
+        inputs = set(self.graph.inputs)
+        for number, vertex in enumerate(self.graph.vertices):
+            fresh, arriving = _Fresh(), _NO_FIELDS
+            edges = self.incoming[number]
+            if vertex.name in inputs:
+                fresh.variance = 1.0
+            elif vertex.merge == "product":
+                self._product(edges, fresh)
+            elif vertex.merge == "concat":
+                arriving = self._concat(edges, fresh)
+            else:
+                arriving = self._sum(vertex.name, edges, fresh, size)
+            self._finish(vertex.name, number, arriving, fresh)
+        return Signal(
+            self.graph,
+            self.signals,
+            self.sizes,
+            self.reads,
+            tuple(self.amplitudes),
+            tuple(self.contributions),
+            self.field_means,
+            self.field_variances,
+        )
+
+    # The three ways of joining
+
+    def _sum(self, name: str, edges: list[tuple[int, Edge]], fresh: _Fresh, size: Sizing) -> FieldAmplitudes:
+        coherent: list[tuple[float, FieldAmplitudes]] = []
+        weights = []
+        for place, edge in edges:
+            if edge.weight is not None:
+                weights.append((place, edge))
+            elif not edge.steers:
+                self._carry(place, edge, fresh, coherent)
+        arriving = _combined(coherent)
+        if weights:
+            self._weigh(name, weights, arriving, fresh, size)
+        return arriving
+
+    def _carry(self, place: int, edge: Edge, fresh: _Fresh, coherent: list[tuple[float, FieldAmplitudes]]) -> None:
+        """Add what a weightless edge brings: a coherent part, and whatever of its moments is not in that."""
+        source = self.number[edge.source]
+        amplitude = edge.passes()
+        if amplitude:
+            coherent.append((amplitude, self.amplitudes[source]))
+        if _only_copies(edge.operators):
+            return
+        given = self.moments[source]
+        arrives = edge.moments(given)
+        made = Moments(
+            arrives.mean - amplitude * given.mean, max(arrives.variance - amplitude**2 * given.variance, 0.0)
+        )
+        fresh.add(place, source, made, made.second_moment)
+
+    def _weigh(
+        self, name: str, weights: list[tuple[int, Edge]], arriving: FieldAmplitudes, fresh: _Fresh, size: Sizing
+    ) -> None:
+        """Size the weights that meet at a vertex and add what they bring."""
+        carried = self._carried(arriving)
+        # These loops run once for every weight edge of the graph: one look-up each, sums in plain local floats.
+        number, known = self.number, self._read
+        edges, places, sources, reads = [], [], [], []
+        for place, edge in weights:
+            source = number[edge.source]
+            key = (source, id(edge.operators))
+            read = known.get(key)
+            if read is None:
+                assert edge.weight is not None
+                read = known[key] = edge.weight.gain * edge.read(self.moments[source])
+            edges.append(edge)
+            places.append(place)
+            sources.append(source)
+            reads.append(read)
+        rest = Moments(carried.mean + fresh.mean, carried.variance + fresh.variance)
+        in_degree = self.graph.in_degree(name)
+        sizes = size(IncomingWeights(name, in_degree, tuple(edges), tuple(places), tuple(reads), rest, self.signals))
+        self.sizes.update(zip(places, sizes, strict=True))
+        self.reads.update(zip(places, reads, strict=True))
+        delivered: dict[tuple[int, float], Moments] = {}
+        for edge, place, source, read, own in zip(edges, places, sources, reads, sizes, strict=True):
+            variance = own * read
+            alike = (id(edge.operators), variance)
+            made = delivered.get(alike)
+            if made is None:
+                made = delivered[alike] = edge.delivers(variance)
+            fresh.add(place, source, made, variance)
+
+    def _concat(self, edges: list[tuple[int, Edge]], fresh: _Fresh) -> FieldAmplitudes:
+        """Join blocks side by side: second moments add by width share, and so do squared amplitudes."""
+        blocks = []
+        for place, edge in edges:
+            source = self.number[edge.source]
+            blocks.append((place, source, block_share(edge), edge.passes(), edge.moments(self.moments[source])))
+        arriving = _side_by_side([(share * passes**2, self.amplitudes[s]) for _, s, share, passes, _ in blocks])
+        mean = sum(share * moments.mean for _, _, share, _, moments in blocks)
+        amounts = [share * moments.second_moment for _, _, share, _, moments in blocks]
+        carried = self._carried(arriving)
+        made = Moments(mean - carried.mean, max(sum(amounts) - mean**2 - carried.variance, 0.0))
+        for (place, source, *_), amount, part in zip(blocks, amounts, _parts(amounts), strict=True):
+            fresh.add(place, source, Moments(part * made.mean, part * made.variance), amount)
+        return arriving
+
+    def _product(self, edges: list[tuple[int, Edge]], fresh: _Fresh) -> None:
+        """Multiply factors, summing over a contraction's terms: every factor has an equal part in the product."""
+        sources = [self.number[edge.source] for _, edge in edges]
+        factors = [(edge, source) for (_, edge), source in zip(edges, sources, strict=True) if not edge.steers]
+        mean, second, terms = 1.0, 1.0, 1
+        for edge, source in factors:
+            moments = edge.moments(self.moments[source])
+            mean *= moments.mean
+            second *= moments.second_moment
+            terms = max([terms, *(o.terms for o in edge.operators if isinstance(o, Contraction))])
+        if len(factors) == 2 and factors[0][1] == factors[1][1]:  # a square: the fourth moment of a Gaussian
+            scale = factors[0][0].passes() * factors[1][0].passes()
+            given = self.moments[factors[0][1]]
+            mean = scale * given.second_moment
+            second = scale**2 * (3 * given.variance**2 + 6 * given.variance * given.mean**2 + given.mean**4)
+        made = Moments(terms * mean / len(edges), terms * max(second - mean**2, 0.0) / len(edges))
+        for (place, _), source in zip(edges, sources, strict=True):
+            fresh.add(place, source, made, 1.0)
+
+    # Closing a vertex
+
+    def _carried(self, arriving: FieldAmplitudes) -> Moments:
+        """Return the moments of the fields that arrive as copies."""
+        fields, amplitudes, _ = arriving
+        mean = float(amplitudes @ self.field_means[fields])
+        return Moments(mean, float(amplitudes**2 @ self.field_variances[fields]))
+
+    def _finish(self, name: str, number: int, arriving: FieldAmplitudes, fresh: _Fresh) -> None:
+        self.field_means[number], self.field_variances[number] = fresh.mean, fresh.variance
+        if fresh.variance or fresh.mean:
+            arriving = FieldAmplitudes(
+                np.append(arriving.fields, number), np.append(arriving.amplitudes, 1.0), np.append(arriving.copies, 1.0)
+            )
+        fields, amplitudes, copies = arriving
+        means = amplitudes * self.field_means[fields]
+        mean = float(means.sum())
+        shares = amplitudes**2 * self.field_variances[fields] + means * mean
+        second = float(shares.sum())
+        if not math.isfinite(second):
+            raise GraphError(
+                f"the second moment at vertex '{name}' overflows; initialise with 'conserve', which keeps it at one"
+            )
+        met = float(copies**2 @ shares) / second if second > 0 else 1.0
+        signal = VertexSignal(second, mean, met)
+        self.amplitudes.append(arriving)
+        self.contributions.append(fresh.contributions())
+        self.signals[name] = signal
+        self.moments.append(signal.moments)
+
+
+def block_share(edge: Edge) -> float:
+    """Return the share of a concatenation's entries that an edge brings, one where it joins none."""
+    return math.prod(operator.fraction for operator in edge.operators if isinstance(operator, Share))
+
+
+def _only_copies(operators: Sequence[Operator]) -> bool:
+    """Say whether all that an edge brings is a coherent copy of its source."""
+    return all(isinstance(operator, Scale) or operator.passes() == 1.0 for operator in operators)
+
+
+def _parts(amounts: list[float]) -> list[float]:
+    """Return every amount's part of their sum, equal parts if all vanish."""
+    total = sum(amounts)
+    return [amount / total for amount in amounts] if total > 0 else [1.0 / len(amounts)] * len(amounts)
+
+
+_NO_FIELDS = FieldAmplitudes(np.empty(0, dtype=np.intp), np.empty(0), np.empty(0))
+
+
+def _combined(parts: list[tuple[float, FieldAmplitudes]]) -> FieldAmplitudes:
+    """Add rows of amplitudes, each times a factor: copies of one field add in amplitude."""
+    if not parts:
+        return _NO_FIELDS
+    if len(parts) == 1:
+        factor, row = parts[0]
+        return row if factor == 1.0 else FieldAmplitudes(row.fields, factor * row.amplitudes, factor * row.copies)
+    fields = np.concatenate([row.fields for _, row in parts])
+    if not len(fields):
+        return _NO_FIELDS
+    amplitudes = np.concatenate([factor * row.amplitudes for factor, row in parts])
+    copies = np.concatenate([factor * row.copies for factor, row in parts])
+    total, met = (np.bincount(fields, weights=values).astype(np.float64) for values in (amplitudes, copies))
+    kept = np.flatnonzero(total)
+    return FieldAmplitudes(kept, total[kept], met[kept])
+
+
+def _side_by_side(parts: list[tuple[float, FieldAmplitudes]]) -> FieldAmplitudes:
+    """Join rows of blocks, each with its share of the width: squared amplitudes add; copies do not meet."""
+    fields = np.concatenate([row.fields for _, row in parts])
+    if not len(fields):
+        return _NO_FIELDS
+    power = np.concatenate([share * row.amplitudes**2 for share, row in parts])
+    copies = np.concatenate([row.copies for _, row in parts])
+    total = np.bincount(fields, weights=power).astype(np.float64)
+    met = np.bincount(fields, weights=power * copies**2)
+    kept = np.flatnonzero(total)
+    return FieldAmplitudes(kept, np.sqrt(total[kept]), np.sqrt(met[kept] / total[kept]))

@@ -1,0 +1,169 @@
+"""Check that rules and initialisations own their numbers: every field changes a plan, and no number lies elsewhere."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import evenstep
+from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
+from evenstep.graph.operators import Activation, Gate, Weight
+from evenstep.init import INITS, Conserve, Degree, He, Initialisation, Keep
+from evenstep.planning import Plan, plan_graph
+from evenstep.rules import RULES, Mup, Optimizer, Paths, Weighted
+
+NAMES = ("name", "layerwise")  # what a rule is called, and which bases it takes
+
+
+def tied_and_gated() -> Graph:
+    """Return x -stem-> a -W-> b -W-> c -gate-> d -readout-> y with skips from a to c and d: W twice, a small gate."""
+    layer = (Activation("relu"), Weight(8, 8))
+    return Graph.build(
+        map(Vertex, "xabcdy"),
+        [
+            Edge("x", "a", (Weight(4, 8),), ("stem",)),
+            Edge("a", "b", layer, ("w",)),
+            Edge("b", "c", layer, ("w",)),
+            Edge("a", "c"),
+            Edge("c", "d", (Gate(0.007),), ("gate",)),
+            Edge("a", "d"),
+            Edge("d", "y", (Activation("relu"), Weight(8, 2)), ("out",)),
+        ],
+        inputs="x",
+        outputs="y",
+        parameters=[
+            Parameter("stem", "weight", (8, 4), fan_in=4, fan_out=8, measured=0.5),
+            Parameter("w", "weight", (8, 8), fan_in=8, fan_out=8, measured=0.5),
+            Parameter("gate", "unscaled", (8,), measured=0.007),
+            Parameter("out", "weight", (2, 8), fan_in=8, fan_out=2, measured=0.5),
+        ],
+    )
+
+
+def tied_table() -> Graph:
+    """Return an embedding that is also read out."""
+    return Graph.build(
+        map(Vertex, "xay"),
+        [Edge("x", "a", (Weight(1, 8),), ("table",)), Edge("a", "y", (Activation("relu"), Weight(8, 20)), ("table",))],
+        inputs="x",
+        outputs="y",
+        parameters=[Parameter("table", "weight", (20, 8), fan_in=1, fan_out=8, measured=0.5)],
+    )
+
+
+# Networks among which every number of the rules matters somewhere: skips, kernels, norms, growing fields, averages.
+GRAPHS = {
+    "mlp": dag_mlp_graph("2_12_112"),
+    "wide readout": dag_cnn_graph("2_12", norm="batch", width=256, kernel_size=5, image_size=8),
+    "narrow readout": dag_cnn_graph("2_12", norm="batch", width=8, image_size=2),
+    "copies": nasbench201_graph("1_11_311"),
+    "bounded": dag_mlp_graph("2_22", order="post", activation="tanh"),
+    "large": dag_mlp_graph("2", order="post", activation="silu"),
+    "tied": tied_and_gated(),
+    "tied table": tied_table(),
+}
+BASES = {"wide readout": dag_cnn_graph("2", norm="batch", image_size=8), "copies": nasbench201_graph("0_00_300")}
+
+
+def plans(rule: Any, init: Initialisation) -> Mapping[tuple[str, str], Plan]:
+    optimizers: tuple[Optimizer, ...] = ("sgd", "adam")
+    names = ("tied",) if init.keeps else GRAPHS
+    return {
+        (name, optimizer): plan_graph(
+            GRAPHS[name], rule=rule, init=init, optimizer=optimizer, base_graph=BASES.get(name)
+        )
+        for name in names
+        for optimizer in optimizers
+    }
+
+
+def numbers(plan: Plan) -> list[tuple[str, float, float]]:
+    return [(p.name, p.std, p.lr_scale) for p in plan.parameters]
+
+
+def changed(value: Any) -> Any:
+    """Return another value of the kind: half as large, or the other word."""
+    if isinstance(value, str):
+        return "largest"
+    return value + 1 if isinstance(value, int) else value / 2
+
+
+CASES = [
+    *((rule, field.name) for rule in (Weighted(), Paths(), Mup()) for field in fields(rule) if field.name not in NAMES),
+    *((init, field.name) for init in INITS.values() for field in fields(init)),
+]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), CASES, ids=lambda case: case if isinstance(case, str) else type(case).__name__
+)
+def test_changing_a_field_changes_a_plan(owner: Any, name: str) -> None:
+    other = replace(owner, **{name: changed(getattr(owner, name))})
+    if isinstance(owner, Initialisation):
+        before, after = (plans(Weighted(), init) for init in (owner, other))
+    else:
+        before, after = (plans(rule, Conserve()) for rule in (owner, other))
+    moved = [key for key in before if numbers(before[key]) != numbers(after[key])]
+    assert moved, f"{name} of {type(owner).__name__} changes nothing"
+
+
+def test_a_rule_of_one_s_own_is_taken_as_it_is() -> None:
+    slower = plan_graph(GRAPHS["mlp"], rule=replace(Weighted(), moment_weight=3.0))
+    assert slower.lr_scale < plan_graph(GRAPHS["mlp"]).lr_scale
+    assert slower.rule == "weighted"
+
+
+def test_an_initialisation_of_one_s_own_is_taken_as_it_is() -> None:
+    plan = plan_graph(GRAPHS["mlp"], init=Conserve(readout_power=0.5))
+    assert plan["readout.weight"].std == pytest.approx(plan_graph(GRAPHS["mlp"])["readout.weight"].std * 256**0.5)
+    assert plan.init == "conserve"
+
+
+def test_constant_and_mup_are_what_their_names_say() -> None:
+    for name, graph in GRAPHS.items():
+        constant = plan_graph(graph, rule="constant", base_graph=BASES.get(name))
+        assert {p.lr_scale for p in constant.parameters} == {1.0}
+        assert {factor.name for p in constant.parameters for factor in p.factors} == {"topology"}
+        for optimizer in ("sgd", "adam"):
+            mup = plan_graph(graph, rule="mup", optimizer=optimizer, base_graph=BASES.get(name))
+            assert mup.lr_scale == 1.0
+            assert {factor.name for p in mup.parameters for factor in p.factors} <= {"topology", "width"}
+
+
+def test_no_number_of_the_rule_lies_outside_it() -> None:
+    """Numbers in the code of rules and initialisations are fields' defaults, parts of formulas, or tolerances."""
+    # Powers and binomial coefficients, steps and tolerances of iterations, digits of printed numbers.
+    formulas = {0, 0.5, 1, 2, 3, 4, 100, 1e-9, 1e-12, 6, 10}
+    tolerances = {"_SMALLEST_VARIANCE", "_LARGEST_EXPONENT"}
+    home = Path(evenstep.__file__).parent
+    for path in sorted(
+        [*(home / "rules").glob("*.py"), *(home / "init").glob("*.py"), *(home / "signal").glob("*.py")]
+    ):
+        tree = ast.parse(path.read_text())
+        owned = {
+            id(number)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef | ast.Module)
+            for statement in node.body
+            if (isinstance(node, ast.ClassDef) and isinstance(statement, ast.AnnAssign))
+            or (
+                isinstance(statement, ast.Assign)
+                and {t.id for t in statement.targets if isinstance(t, ast.Name)} & tolerances
+            )
+            for number in ast.walk(statement)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and type(node.value) in (int, float) and id(node) not in owned:
+                assert node.value in formulas, f"{path.name}:{node.lineno} holds {node.value!r}"
+
+
+def test_every_kind_of_rule_and_initialisation_is_covered() -> None:
+    assert {type(owner) for owner, _ in CASES} | {type(RULES["constant"])} == {
+        *map(type, RULES.values()),
+        *(Conserve, Degree, He, Keep),
+    }
