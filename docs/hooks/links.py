@@ -12,7 +12,7 @@ REFERENCE = Path(__file__).parents[1] / "api.md"
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Turn `evenstep.rules.moments.path_moments` into a link, where the reference has it."""
+    """Turn `evenstep.graph.path_moments.path_moments` into a link, where the reference has it."""
     return markdown if page.file.src_uri == REFERENCE.name else linked(markdown)
 
 
