@@ -1,9 +1,11 @@
 """Speed and scale of planning, as ratios and counts within one run on one core.
 
     python benchmarks/bench_plan.py [--record results/bench_plan/record.json]
+    python benchmarks/bench_plan.py --against OTHER/src [--record results/bench_plan/against.json]
 
 Prints a dense DAG of 500 vertices planned by two rules, how time grows with edges, enumeration against the one-pass
-moments, and tracing plus planning against `torch.export` alone.
+moments, and tracing plus planning against `torch.export` alone. With `--against` the sources of another commit are
+timed in turns with these, and what is printed are the ratios of the two.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import argparse
 import math
 import os
 import statistics
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -68,10 +72,65 @@ def growth(rule: str) -> float:
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
 
 
+# What both commits are asked, in a process of its own: processor seconds of planning the dense DAG and a traced
+# network, and of tracing and planning one.
+TIMED = """
+import sys, time, warnings
+import torch
+import evenstep as es
+from evenstep.graph import dag_mlp_graph
+from evenstep.spaces import NasBench201
+
+torch.set_num_threads(1)
+warnings.simplefilter("ignore")
+graph = dag_mlp_graph("_".join("2" * t for t in range(1, 500)), bias=False)
+model, example = NasBench201(sys.argv[1]), torch.zeros(2, 3, 32, 32)
+es.plan(model, example)  # loads the exporter
+works = {f"dense {rule}": lambda rule=rule: es.plan(graph, rule=rule) for rule in ("paths", "weighted")}
+traced = es.trace(model, example)
+works["plan traced"] = lambda: es.plan(traced)
+works["trace and plan"] = lambda: es.plan(model, example)
+for name, work in works.items():
+    times = []
+    for _ in range(1 if "dense" in name else 5):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    print(name, sorted(times)[len(times) // 2], sep="=")
+"""
+
+
+def against(other: Path, turns: int = 7) -> dict[str, float]:
+    """Return the median, over turns, of this commit's processor time over another's."""
+    times: dict[str, dict[str, list[float]]] = {"this": {}, "other": {}}
+    sources = {"this": Path(es.__file__).parents[1], "other": other.resolve()}
+    for turn in range(turns):
+        for who in ("this", "other") if turn % 2 else ("other", "this"):
+            command = [sys.executable, "-c", TIMED, CELL]
+            environment = os.environ | {"PYTHONPATH": str(sources[who]), "OMP_NUM_THREADS": "1"}
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+            for line in done.stdout.splitlines():
+                name, _, spent = line.partition("=")
+                times[who].setdefault(name, []).append(float(spent))
+    ratios = {
+        name: [one / two for one, two in zip(spent, times["other"][name], strict=True)]
+        for name, spent in times["this"].items()
+    }
+    return {f"{name.replace(' ', '_')}_over_other": statistics.median(values) for name, values in ratios.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", type=Path, help="also write the figures, with versions and device, to this file")
+    parser.add_argument("--against", type=Path, help="the folder src of another checkout, timed in turns with this")
     options = parser.parse_args()
+    if options.against:
+        ratios = against(options.against)
+        for name, value in ratios.items():
+            print(f"{name:42s} {value:12.4g}")
+        if options.record:
+            write_record(options.record, config={"cell": CELL, "repeats": "medians of 7 turns"}, results=dict(ratios))
+        return
     torch.set_num_threads(1)
     figures: dict[str, float | int] = {}
 

@@ -6,7 +6,7 @@ None of the steps changes the function, its paths or their depths.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from evenstep.graph.model import Edge, Graph
 from evenstep.graph.operators import Activation, Operator, Scale, Weight, scaled
@@ -99,7 +99,7 @@ class _Work:
             self.take(reader, edge)
             operators = (*activation.operators, *edge.operators)
             parameters = (*edge.parameters, *activation.parameters)
-            self.put(reader, replace(edge, source=activation.source, operators=operators, parameters=parameters))
+            self.put(reader, Edge(activation.source, edge.target, operators, parameters))
         self.drop(vertex)
 
     def chain(self, vertex: str) -> None:
@@ -114,7 +114,7 @@ class _Work:
         whole: tuple[Operator, ...] = scaled(1.0 if math.isclose(factor, 1.0, rel_tol=1e-6) else factor)
         self.take(number, second)
         self.take(before, first)
-        self.put(number, replace(second, source=first.source, operators=whole))
+        self.put(number, Edge(first.source, second.target, whole))
         self.drop(vertex)
 
     def absorb(self, vertex: str) -> None:
@@ -131,7 +131,8 @@ class _Work:
             return
         self.take(number, out)
         self.take(before, weight)
-        self.put(before, replace(weight, target=out.target, parameters=(*weight.parameters, *out.parameters)))
+        parameters = (*weight.parameters, *out.parameters)
+        self.put(before, Edge(weight.source, out.target, weight.operators, parameters))
         self.drop(vertex)
 
     def splice(self, vertex: str) -> None:
@@ -144,7 +145,7 @@ class _Work:
         self.take(number, out)
         for summand, edge in list(self.incoming[vertex].items()):
             self.take(summand, edge)
-            self.put(summand, replace(edge, target=out.target))
+            self.put(summand, Edge(edge.source, out.target, edge.operators, edge.parameters))
         self.drop(vertex)
 
     def fold_after(self, vertex: str) -> None:
@@ -159,7 +160,7 @@ class _Work:
         self.take(before, weight)
         operators = (*weight.operators, *activation.operators)
         parameters = (*weight.parameters, *activation.parameters)
-        self.put(before, replace(weight, target=activation.target, operators=operators, parameters=parameters))
+        self.put(before, Edge(weight.source, activation.target, operators, parameters))
         self.drop(vertex)
 
 

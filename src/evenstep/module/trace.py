@@ -317,7 +317,7 @@ class _Tracer:
             return each_output(result, lambda shape: SignalValue(first.source, shape, outcome.probability))
         vertex = self.drawing.vertex(vertex_name(node), outcome.merge)
         for edge in outcome.edges:
-            self.drawing.edges.append(replace(edge, target=vertex))
+            self.drawing.edges.append(Edge(edge.source, vertex, edge.operators, edge.parameters))
         if outcome.scale != 1.0:
             unscaled, vertex = vertex, self.drawing.vertex(vertex)
             self.drawing.edges.append(Edge(unscaled, vertex, scaled(outcome.scale)))

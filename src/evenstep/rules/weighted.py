@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -12,7 +12,7 @@ from evenstep.init import Network
 from evenstep.rules.layers import Layer, for_every_layer
 from evenstep.rules.rule import Factor, Optimizer, RateFactors
 from evenstep.rules.width import hidden_width, width_factor
-from evenstep.signal import Lengths, Walks, walks
+from evenstep.signal import Walks, walks
 
 
 @dataclass(frozen=True)
@@ -55,37 +55,50 @@ class Weighted:
 
     def factors(self, network: Network, base: Network, optimizer: Optimizer) -> RateFactors:
         """Return the topology's factor, what kernels add to it, and every layer's own."""
-        score, base_score = (self.score(one, base, optimizer, kernels=False) for one in (network, base))
+        (score, with_kernels), (base_score, base_with_kernels) = (
+            self._scores(one, base, optimizer, (0.0, self.kernel_length)) for one in (network, base)
+        )
         topology = Factor("topology", base_score / score, f"weighted: {base_score:.4g}/{score:.4g}")
         own = self._of_layers(network, base, optimizer)
         if not (network.live.convolutions or base.live.convolutions):
             return RateFactors((topology,), own)
-        longer = self.score(network, base, optimizer) / score
-        base_longer = self.score(base, base, optimizer) / base_score
+        longer, base_longer = with_kernels / score, base_with_kernels / base_score
         kernel = Factor("kernel", base_longer / longer, f"longer paths: {base_longer:.4g}/{longer:.4g}")
         return RateFactors((topology, kernel), own)
 
-    def score(
-        self, network: Network, base: Network | None = None, optimizer: Optimizer = "sgd", *, kernels: bool = True
-    ) -> float:
-        """Return depth^x size^y of a network, averaged over its heads; without a base q_base is one.
+    def score(self, network: Network, base: Network | None = None, optimizer: Optimizer = "sgd") -> float:
+        """Return depth^x size^y of a network, averaged over its heads; without a base q_base is one."""
+        (score,) = self._scores(network, base, optimizer, (self.kernel_length,))
+        return score
 
-        Without `kernels` a convolution counts as the one layer that a matrix is.
-        """
+    def _scores(
+        self, network: Network, base: Network | None, optimizer: Optimizer, kernel_lengths: Sequence[float]
+    ) -> list[float]:
+        """Return the score for each way to count kernels."""
         usual = 1.0
         if base is not None:
             usual = _mean([base.signal.vertices[head.vertex].second_moment for head in base.roles.heads])
-        lengths = Lengths(self.kernel_length if kernels else 0.0, self.batch_norm_depth_decay)
         x, y = self.depth_power, self.size_power
         if optimizer == "adam":
             x, y = self.adam_depth_power, self.adam_size_power
-        heads = network.roles.heads
-        scores = []
-        for head, back in zip(heads, walks(network.signal, tuple(h.vertex for h in heads), lengths), strict=True):
-            at = network.signal.vertices[head.vertex]
-            size = at.copies + self.moment_weight * at.second_moment / usual
-            scores.append(self._depth(back, head.depth, optimizer) ** x * size**y)
-        return _mean(scores)
+        heads, signal = network.roles.heads, network.signal
+        ends = [signal.vertices[head.vertex] for head in heads]
+        sizes = [(at.copies + self.moment_weight * at.second_moment / usual) ** y for at in ends]
+        counted = walks(
+            signal,
+            [head.vertex for head in heads],
+            kernel_lengths=kernel_lengths,
+            batch_norm_decay=self.batch_norm_depth_decay,
+        )
+        return [
+            _mean(
+                [
+                    self._depth(back, head.depth, optimizer) ** x * size
+                    for back, head, size in zip(of_heads, heads, sizes, strict=True)
+                ]
+            )
+            for of_heads in counted
+        ]
 
     def _depth(self, back: Walks, to_come: int, optimizer: Optimizer) -> float:
         """Return what depth costs at a head, the activations still to come included."""

@@ -2,11 +2,10 @@
 
 from evenstep.signal.backward import effects, sensitivities
 from evenstep.signal.forward import IncomingWeights, Signal, Sizing, VertexSignal, propagate
-from evenstep.signal.walks import Lengths, Walks, walks
+from evenstep.signal.walks import Walks, walks
 
 __all__ = [
     "IncomingWeights",
-    "Lengths",
     "Signal",
     "Sizing",
     "VertexSignal",

@@ -81,16 +81,16 @@ Sizing = Callable[[IncomingWeights], Sequence[float]]
 
 
 class Contributions(NamedTuple):
-    """Hold what edges add to the field made at a vertex: mean and variance, and the amount they are picked by.
+    """Hold what edges add to the field made at a vertex, and the amount they are picked by.
 
-    One entry an edge: its place in the graph's edges, the number of its source, what it adds, and the second moment
-    that a walk back from the vertex picks it by (of a weight: the variance of its matrix product).
+    One entry an edge: its place in the graph's edges, the number of its source, its parts of the field's mean (first
+    row) and variance (second row), and the second moment that a walk back from the vertex picks it by (of a weight: the
+    variance of its matrix product).
     """
 
     places: Numbers
     sources: Numbers
-    means: Array
-    variances: Array
+    parts: Array
     amounts: Array
 
 
@@ -167,8 +167,7 @@ class _Fresh:
         return Contributions(
             np.array(self.places, dtype=np.intp),
             np.array(self.sources, dtype=np.intp),
-            np.array(self.means),
-            np.array(self.variances),
+            np.array((self.means, self.variances)),
             np.array(self.amounts),
         )
 
@@ -326,9 +325,7 @@ class _Pass:
     def _finish(self, name: str, number: int, arriving: FieldAmplitudes, fresh: _Fresh) -> None:
         self.field_means[number], self.field_variances[number] = fresh.mean, fresh.variance
         if fresh.variance or fresh.mean:
-            arriving = FieldAmplitudes(
-                np.append(arriving.fields, number), np.append(arriving.amplitudes, 1.0), np.append(arriving.copies, 1.0)
-            )
+            arriving = _with_own(arriving, number)
         fields, amplitudes, copies = arriving
         means = amplitudes * self.field_means[fields]
         mean = float(means.sum())
@@ -362,7 +359,16 @@ def _parts(amounts: list[float]) -> list[float]:
     return [amount / total for amount in amounts] if total > 0 else [1.0 / len(amounts)] * len(amounts)
 
 
+_ONE = np.ones(1)
 _NO_FIELDS = FieldAmplitudes(np.empty(0, dtype=np.intp), np.empty(0), np.empty(0))
+
+
+def _with_own(arriving: FieldAmplitudes, number: int) -> FieldAmplitudes:
+    """Return the fields that arrive at a vertex and the one that is made there."""
+    if not len(arriving.fields):
+        return FieldAmplitudes(np.array([number]), _ONE, _ONE)
+    fields, amplitudes, copies = arriving
+    return FieldAmplitudes(np.append(fields, number), np.append(amplitudes, 1.0), np.append(copies, 1.0))
 
 
 def _combined(parts: list[tuple[float, FieldAmplitudes]]) -> FieldAmplitudes:

@@ -5,6 +5,7 @@ A walk's length is the sum of its edges' lengths (`Edge.length`): the activation
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,17 +15,6 @@ from evenstep.graph import Graph
 from evenstep.signal.forward import Signal
 
 Array = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Say how long edges count: `kernel_length` for every unit of a kernel's side beyond one.
-
-    `batch_norm_decay` is what is left of a path's length after a batch norm.
-    """
-
-    kernel_length: float
-    batch_norm_decay: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,93 +35,105 @@ class Walks:
         return self.m3 + 3 * offset * self.m2 + 3 * offset**2 * self.m1 + offset**3
 
 
-def walks(signal: Signal, ends: tuple[str, ...], lengths: Lengths) -> tuple[Walks, ...]:
-    """Return the statistics of walks from each of the `ends` back to the input."""
-    of_edges, decays = _edge_lengths(signal.graph, lengths), _decays(signal.graph, lengths)
-    moments = _length_moments(signal, of_edges, decays)
-    found = []
+def walks(
+    signal: Signal, ends: Sequence[str], *, kernel_lengths: Sequence[float], batch_norm_decay: float
+) -> list[list[Walks]]:
+    """Return the statistics of walks from each of the `ends` back to the input, for each way to count kernels.
+
+    A kernel's side beyond one counts `kernel_length` a unit; `batch_norm_decay` is what is left of a path's length
+    after a batch norm.
+    """
+    lengths, decays = _edge_lengths(signal.graph, kernel_lengths), _decays(signal.graph, batch_norm_decay)
+    moments = _length_moments(signal, lengths, decays)
+    found: list[list[Walks]] = [[] for _ in kernel_lengths]
     for end in ends:
-        m1, m2, m3 = map(float, moments[signal.numbers[end]])
-        found.append(Walks(m1, m2, m3, _shared(signal, end, of_edges, decays)))
-    return tuple(found)
+        shared = _passed_by_both(signal, end, decays) @ lengths
+        for way, of_end in enumerate(found):
+            m1, m2, m3 = moments[signal.numbers[end], :, way].tolist()
+            of_end.append(Walks(m1, m2, m3, float(shared[way])))
+    return found
 
 
-def _edge_lengths(graph: Graph, lengths: Lengths) -> Array:
-    known: dict[int, float] = {}  # by the identity of operators, which many edges share
+def _edge_lengths(graph: Graph, kernel_lengths: Sequence[float]) -> Array:
+    """Return every edge's length (rows), counted in each way (columns)."""
+    known: dict[int, list[float]] = {}  # by the identity of operators, which many edges share
     found = []
     for edge in graph.edges:
         length = known.get(id(edge.operators))
         if length is None:
-            length = known[id(edge.operators)] = edge.length(lengths.kernel_length)
+            length = known[id(edge.operators)] = [edge.length(kernel_length) for kernel_length in kernel_lengths]
         found.append(length)
     return np.array(found)
 
 
-def _decays(graph: Graph, lengths: Lengths) -> dict[int, float]:
+def _decays(graph: Graph, batch_norm_decay: float) -> dict[int, float]:
     """Return what is left of a path's length before a norm, by the place of the edge that normalises."""
     decays = {}
     for place, edge in enumerate(graph.edges):
         if edge.weight is None and edge.normalises:
-            decays[place] = lengths.batch_norm_decay if edge.normalises_over_batch else 1.0
+            decays[place] = batch_norm_decay if edge.normalises_over_batch else 1.0
     return decays
 
 
-def _length_moments(signal: Signal, of_edges: Array, decays: dict[int, float]) -> Array:
-    """Return E[L], E[L^2], E[L^3] of the walks from every vertex, forward from the input.
+def _length_moments(signal: Signal, lengths: Array, decays: dict[int, float]) -> Array:
+    """Return E[L], E[L^2], E[L^3] of the walks from every vertex, forward from the input, for each way to count.
 
-    Along an edge of length d the moments are those of L + d; at a vertex they are averaged by share. A field's depths
+    Along an edge of length d the moments are those of L + d; at a vertex they are averaged by share. A field's moments
     are averaged over what edges add to it, its mean's and its variance's apart.
     """
-    count = len(signal.graph.vertices)
-    left = np.ones(len(of_edges))
+    count, ways = len(signal.graph.vertices), lengths.shape[1]
+    left = np.ones(len(lengths))
     left[list(decays)] = list(decays.values())
-    moments = np.zeros((count, 3))
-    of_mean, of_variance = np.zeros((count, 3)), np.zeros((count, 3))
-    signals = [signal.vertices[vertex.name] for vertex in signal.graph.vertices]
-    for number in range(count):
-        places, sources, means, variances, _ = signal.contributions[number]
+    # What an edge does to the moments (1, m1, m2, m3) of its source: (L + d)^k, and then what is left of it.
+    d, f = lengths, left[:, None]
+    steps = np.zeros((len(lengths), 3, 4, ways))
+    steps[:, 0, 0], steps[:, 0, 1] = f * d, f
+    steps[:, 1, 0], steps[:, 1, 1], steps[:, 1, 2] = f**2 * d**2, f**2 * 2 * d, f**2
+    steps[:, 2, 0], steps[:, 2, 1], steps[:, 2, 2], steps[:, 2, 3] = f**3 * d**3, f**3 * 3 * d**2, f**3 * 3 * d, f**3
+    moments = np.zeros((count, 4, ways))
+    moments[:, 0] = 1.0
+    of_fields = np.zeros((count, 2, 3 * ways))  # weighted by means, and by variances
+    for number, vertex in enumerate(signal.graph.vertices):
+        places, sources, parts, _ = signal.contributions[number]
         if len(places):
-            d, f = of_edges[places], left[places]
-            m1, m2, m3 = moments[sources].T
-            longer = np.stack(
-                (f * (m1 + d), f**2 * (m2 + 2 * d * m1 + d**2), f**3 * (m3 + 3 * d * m2 + 3 * d**2 * m1 + d**3)), axis=1
-            )
-            of_mean[number], of_variance[number] = means @ longer, variances @ longer
-        at = signals[number]
+            after = (steps[places] * moments[sources, None]).sum(axis=2)
+            of_fields[number] = parts @ after.reshape(len(places), -1)
+        at = signal.vertices[vertex.name]
         if at.second_moment > 0:
             fields, amplitudes, _ = signal.amplitudes[number]
-            by_variance, by_mean = amplitudes**2 @ of_variance[fields], amplitudes @ of_mean[fields]
-            moments[number] = (by_variance + at.mean * by_mean) / at.second_moment
-    return moments
+            by_mean, by_variance = amplitudes @ of_fields[fields, 0], amplitudes**2 @ of_fields[fields, 1]
+            moments[number, 1:] = ((by_variance + at.mean * by_mean) / at.second_moment).reshape(3, ways)
+    return moments[:, 1:]
 
 
-def _shared(signal: Signal, end: str, of_edges: Array, decays: dict[int, float]) -> float:
-    """Return the length of what two independent walks from a vertex back to the input pass both, on average.
+def _passed_by_both(signal: Signal, end: str, decays: dict[int, float]) -> Array:
+    """Return, for every edge, what of it two independent walks from a vertex back to the input pass both.
 
     Both pass an edge with the square of the probability that one does; before a norm, where steps do not average out,
     whatever one walk passes counts as shared.
     """
     count = len(signal.graph.vertices)
     # The probability that a walk comes by: with no norm passed yet, and past a norm, times what has decayed.
-    free, bound = np.zeros(count), np.zeros(count)
+    comes_by = np.zeros((2, count))
     made = np.zeros((2, count))  # that it goes on through the field made there
+    both = np.zeros(len(signal.graph.edges))
     last = signal.numbers[end]
-    free[last], both = 1.0, 0.0
+    comes_by[0, last] = 1.0
     for number in range(last, -1, -1):
         second = signal.vertices[signal.graph.vertices[number].name].second_moment
-        if (free[number] or bound[number]) and second > 0:
-            fields = signal.amplitudes[number].fields
-            made[:, fields] += np.outer((free[number], bound[number]), signal.shares(number) / second)
-        places, sources, _, _, amounts = signal.contributions[number]
-        total = amounts.sum()
-        if total <= 0 or not made[:, number].any():
+        if second > 0 and comes_by[:, number].any():
+            made[:, signal.amplitudes[number].fields] += np.outer(comes_by[:, number], signal.shares(number) / second)
+        places, sources, _, amounts = signal.contributions[number]
+        if not len(places) or not made[:, number].any():
             continue
-        alone, past = np.outer(made[:, number], amounts / total)
-        both += float(of_edges[places] @ (alone**2 + past))
-        norms = [i for i, place in enumerate(places.tolist()) if place in decays] if decays else []
-        for i in norms:
-            past[i] = (alone[i] + past[i]) * decays[int(places[i])]
-            alone[i] = 0.0
-        np.add.at(free, sources, alone)
-        np.add.at(bound, sources, past)
+        total = amounts.sum()
+        if total <= 0:
+            continue
+        passing = np.outer(made[:, number], amounts / total)
+        both[places] += passing[0] ** 2 + passing[1]
+        for i, place in enumerate(places.tolist()) if decays else ():
+            if place in decays:
+                passing[:, i] = 0.0, passing[:, i].sum() * decays[place]
+        for towards, amounts_passing in zip(comes_by, passing, strict=True):
+            np.add.at(towards, sources, amounts_passing)
     return both
