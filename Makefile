@@ -19,7 +19,7 @@ types: .venv/ready
 tests: .venv/ready
 	$(BIN)/pytest -n 2 -m "not exhaustive"
 
-# What a graph becomes on its way to a plan, without torch modules, searches and commands: under a minute.
+# From a graph to its plan: no searches, studies or commands. About a minute on two cores.
 unit: .venv/ready
 	$(BIN)/pytest -n 2 -m "not exhaustive and not slow" tests/graph tests/signal tests/init tests/rules tests/planning
 

@@ -155,14 +155,14 @@ def main() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.export.export(model, (example,), strict=False)  # the first call loads the exporter
-    ratios, ours, theirs = [], [], []
+    shares, ours, theirs = [], [], []
     for _ in range(5):  # interleaved: the machine's speed drifts
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             theirs.append(seconds(lambda: torch.export.export(model, (example,), strict=False), 1))
         ours.append(seconds(lambda: es.plan(model, example), 1))
-        ratios.append(ours[-1] / theirs[-1])
-    figures["trace_and_plan_over_export_nasbench201"] = statistics.median(ratios)
+        shares.append(ours[-1] / theirs[-1])
+    figures["trace_and_plan_over_export_nasbench201"] = statistics.median(shares)
 
     for name, value in figures.items():
         print(f"{name:42s} {value:12.4g}" if isinstance(value, float) else f"{name:42s} {value:12d}")

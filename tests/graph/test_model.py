@@ -14,6 +14,7 @@ from evenstep.graph.operators import (
     OPERATORS,
     Activation,
     Average,
+    ConcatBlock,
     Contraction,
     Gate,
     Maximum,
@@ -21,7 +22,6 @@ from evenstep.graph.operators import (
     Recurrent,
     RMSNorm,
     Scale,
-    Share,
     Slice,
     Steer,
     Unknown,
@@ -264,7 +264,15 @@ def test_every_field_survives_json() -> None:
     )
     operators = (
         *(Gate(-0.5, inverse=True), Scale(2.0), Activation("gelu", 4, depth=2), Norm(over_batch=True), RMSNorm()),
-        *(Average(9, alike=True), Slice(), Maximum(3), Unknown("lib.op"), Share(0.25), Contraction(7), Steer(depth=1)),
+        *(
+            Average(9, correlated=True),
+            Slice(),
+            Maximum(3),
+            Unknown("lib.op"),
+            ConcatBlock(0.25),
+            Contraction(7),
+            Steer(depth=1),
+        ),
         Recurrent(15, 10, 5.0, 2, 3, 0.75, patches=True, kind="gru"),
     )
     assert {type(operator) for operator in operators} == {*OPERATORS.values()} - {Weight}

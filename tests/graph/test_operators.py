@@ -12,9 +12,10 @@ from evenstep.errors import GraphError
 from evenstep.graph import Edge
 from evenstep.graph.operators import (
     OPERATORS,
-    UNIT,
+    STANDARD_GAUSSIAN,
     Activation,
     Average,
+    ConcatBlock,
     Contraction,
     Gate,
     Maximum,
@@ -24,7 +25,6 @@ from evenstep.graph.operators import (
     Recurrent,
     RMSNorm,
     Scale,
-    Share,
     Slice,
     Steer,
     Unknown,
@@ -61,16 +61,16 @@ CASES: dict[str, tuple[Operator, int, Apply]] = {
     "norm": (Norm(), 1, lambda z: (z[:, 0] - z.mean()) / z.std()),
     "rms norm": (RMSNorm(), 1, lambda z: z[:, 0] / math.sqrt((z**2).mean())),
     "average": (Average(4), 4, lambda z: z.mean(axis=1)),
-    "average of neighbours": (Average(4, alike=True), 1, lambda z: z[:, 0]),
+    "average of neighbours": (Average(4, correlated=True), 1, lambda z: z[:, 0]),
     "slice": (Slice(), 1, lambda z: z[:, 0]),
     "maximum": (Maximum(4), 4, lambda z: z.max(axis=1)),
-    "share": (Share(0.25), 1, lambda z: z[:, 0]),
+    "concat_block": (ConcatBlock(0.25), 1, lambda z: z[:, 0]),
     "contraction": (Contraction(9), 1, lambda z: z[:, 0]),
     "unknown": (Unknown("lib.op"), 1, lambda z: z[:, 0]),
 }
 
 
-@pytest.mark.parametrize("given", [UNIT, Moments(0.0, 2.5), Moments(0.7, 0.6)], ids=str)
+@pytest.mark.parametrize("given", [STANDARD_GAUSSIAN, Moments(0.0, 2.5), Moments(0.7, 0.6)], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_what_leaves_an_operator_has_the_moments_it_says(name: str, given: Moments) -> None:
     operator, window, apply = CASES[name]
@@ -81,12 +81,12 @@ def test_what_leaves_an_operator_has_the_moments_it_says(name: str, given: Momen
     assert (values**2).mean() == pytest.approx(moments.second_moment, rel=0.03)
 
 
-@pytest.mark.parametrize("given", [UNIT, Moments(0.0, 2.5), Moments(0.7, 0.6)], ids=str)
+@pytest.mark.parametrize("given", [STANDARD_GAUSSIAN, Moments(0.0, 2.5), Moments(0.7, 0.6)], ids=str)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ("norm", "rms norm")])
 def test_small_changes_grow_by_the_slope(name: str, given: Moments) -> None:
     operator, window, apply = CASES[name]
     values, small = samples(given, window), 1e-4
-    changed = apply(values + small * samples(UNIT, window, seed=1))
+    changed = apply(values + small * samples(STANDARD_GAUSSIAN, window, seed=1))
     assert ((changed - apply(values)) ** 2).mean() / small**2 == pytest.approx(operator.slope(given), rel=0.05)
 
 
@@ -103,10 +103,10 @@ def test_copies_pass_with_the_amplitude_of_what_they_have_in_common(name: str) -
     """Two positions of one field: what an operator passes of it is the projection on the field, where it is linear."""
     operator, window, apply = CASES[name]
     if operator.op in ("activation", "norm", "rms_norm", "maximum", "slice"):
-        assert operator.passes() == 0.0
+        assert operator.copy_amplitude() == 0.0
         return
-    values = samples(UNIT, window)
-    assert (apply(values) * values[:, 0]).mean() == pytest.approx(operator.passes(), abs=0.01)
+    values = samples(STANDARD_GAUSSIAN, window)
+    assert (apply(values) * values[:, 0]).mean() == pytest.approx(operator.copy_amplitude(), abs=0.01)
 
 
 def test_every_operator_is_covered_or_is_a_weight_or_steers() -> None:
@@ -116,16 +116,16 @@ def test_every_operator_is_covered_or_is_a_weight_or_steers() -> None:
 
 def test_what_steers_brings_nothing() -> None:
     assert Steer().moments(Moments(1.0, 3.0)) == Moments(0.0, 0.0)
-    assert (Steer().passes(), Steer().slope(UNIT)) == (0.0, 0.0)
+    assert (Steer().copy_amplitude(), Steer().slope(STANDARD_GAUSSIAN)) == (0.0, 0.0)
 
 
 def test_operators_in_a_row_are_folded_one_after_the_other() -> None:
     operators = (Activation("relu"), Scale(3.0), Average(4))
-    values = 3 * np.maximum(samples(UNIT, 4), 0)
-    folded = moments_of(operators, UNIT)
+    values = 3 * np.maximum(samples(STANDARD_GAUSSIAN, 4), 0)
+    folded = moments_of(operators, STANDARD_GAUSSIAN)
     assert values.mean(axis=1).mean() == pytest.approx(folded.mean, rel=0.01)
     assert (values.mean(axis=1) ** 2).mean() == pytest.approx(folded.second_moment, rel=0.01)
-    assert slope_of(operators, UNIT) == pytest.approx(0.5 * 9 / 4, rel=1e-2)
+    assert slope_of(operators, STANDARD_GAUSSIAN) == pytest.approx(0.5 * 9 / 4, rel=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_a_kernel_is_as_long_as_its_side_and_patches_are_not() -> None:
 def test_an_edge_is_read_before_its_weight_and_delivers_after_it() -> None:
     edge = Edge("x", "y", (Activation("relu"), Weight(4, 4, gain=0.5), Activation("tanh")))
     assert (edge.before, edge.after) == ((Activation("relu"),), (Activation("tanh"),))
-    assert edge.read(UNIT) == pytest.approx(0.5)
+    assert edge.second_moment_read(STANDARD_GAUSSIAN) == pytest.approx(0.5)
     values = np.tanh(samples(Moments(0.0, 2.0)))
-    assert (values**2).mean() == pytest.approx(edge.delivers(2.0).second_moment, rel=0.01)
+    assert (values**2).mean() == pytest.approx(edge.moments_delivered(2.0).second_moment, rel=0.01)
     assert edge.words() == "relu, then weight, then tanh"
     assert Edge("x", "y").words() == "identity"
 
@@ -188,7 +188,7 @@ def test_a_recurrent_block_delivers_what_a_simulated_cell_does(kind: str) -> Non
             state = update * state + (1 - update) * np.tanh(spread * draw())
         else:
             state = np.tanh(spread * draw())
-    assert Recurrent(kind=kind).product(7.0).second_moment == pytest.approx((state**2).mean(), rel=0.03)
+    assert Recurrent(kind=kind).output_moments(7.0).second_moment == pytest.approx((state**2).mean(), rel=0.03)
 
 
 def test_two_weights_on_one_edge_are_refused() -> None:

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 
 from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_mlp_graph
 from evenstep.graph.networks import Order
-from evenstep.graph.operators import Activation, Contraction, Operator, Scale, Share, Weight
+from evenstep.graph.operators import Activation, ConcatBlock, Contraction, Operator, Scale, Weight
 from evenstep.graph.simplify import simplified
 from evenstep.init import Network
 from evenstep.planning import plan_graph
@@ -158,7 +158,7 @@ def test_a_nested_sum_that_is_read_twice_stays() -> None:
     assert len(reference.graph_depths(folded)) == 4
 
 
-@pytest.mark.parametrize("operator", [Scale(2.0), Share(0.5), Contraction(2)])
+@pytest.mark.parametrize("operator", [Scale(2.0), ConcatBlock(0.5), Contraction(2)])
 def test_a_scaled_copy_is_no_nested_sum(operator: Operator) -> None:
     edges = [
         Edge("x", "s", (Weight(),)),

@@ -201,6 +201,41 @@ def test_a_handler_that_raises_is_reported_with_its_operator() -> None:
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
+def test_a_handler_that_returns_nothing_is_reported_with_its_operator() -> None:
+    es.register_op(RAMP, lambda call: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(es.TraceError, match=r"'evenstep_tests\.ramp\.default' in module 'inner'.*returned NoneType"):
+        es.trace(Custom(), X)
+
+
+def test_an_activation_that_does_not_exist_is_refused_at_once() -> None:
+    with pytest.raises(es.InputError, match="activation 'relu_squared' is not known"):
+        es.ops.activation("relu_squared")
+
+
+def test_a_weight_of_a_handler_must_stand_on_an_edge() -> None:
+    class Scaling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last, self.weight = nn.Linear(8, 2), nn.Parameter(torch.ones(8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.last(torch.relu(scaled(x, self.weight)))
+            return logits
+
+    def forgetful(call: Call) -> Outcome:
+        uses = tuple(es.ops.Parameter(name, "weight") for name in call.parameters()[0].names)
+        return Outcome((edge_from(call.signals()[0], es.ops.Weight(8, 8)),), uses=uses)
+
+    es.register_op("evenstep_tests.scaled", forgetful)
+    with pytest.raises(es.TraceError, match=r"uses the weight 'weight' on no edge; name it in edge_from"):
+        es.trace(Scaling(), X)
+    es.register_op(
+        "evenstep_tests.scaled",
+        lambda call: es.ops.weight(call.signals()[0], call.parameters()[0], es.ops.Weight(8, 8)),
+    )
+    assert es.plan(Scaling(), X)["weight"].role == "weight"
+
+
 def test_a_handlers_own_error_passes_through() -> None:
     @es.register_op(RAMP)
     def refusing(call: Call) -> Outcome:

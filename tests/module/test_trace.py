@@ -14,7 +14,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 import evenstep as es
 from evenstep.graph import activations, dag_cnn_graph, dag_mlp_graph, nasbench201_graph, path_moments
 from evenstep.graph.networks import NormKind, Order
-from evenstep.graph.operators import Scale, Share
+from evenstep.graph.operators import ConcatBlock, Scale
 from evenstep.spaces import DagCNN, DagMLP, NasBench201
 from tests.reference import (
     cell_code_of,
@@ -540,7 +540,7 @@ def test_concat_shares_are_those_of_the_widths() -> None:
     model = Made(lambda m, x: m.c(torch.cat([m.a(x), m.b(x)], 1)), a=linear(4, 8), b=linear(4, 24), c=linear(32, 2))
     graph = es.trace(model, torch.zeros(1, 4))
     (joined,) = [vertex.name for vertex in graph.vertices if vertex.merge == "concat"]
-    assert [edge.operators for edge in graph.incoming[joined]] == [(Share(0.25),), (Share(0.75),)]
+    assert [edge.operators for edge in graph.incoming[joined]] == [(ConcatBlock(0.25),), (ConcatBlock(0.75),)]
     assert graph.in_degree(joined) == 1
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
-from dataclasses import fields, replace
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import evenstep
+from evenstep.errors import InputError
 from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
 from evenstep.graph.operators import Activation, Gate, Weight
-from evenstep.init import INITS, Conserve, Degree, He, Initialisation, Keep
+from evenstep.init import INITS, Conserve, Degree, He, Initialisation, Keep, Network
 from evenstep.planning import Plan, plan_graph
-from evenstep.rules import RULES, Mup, Optimizer, Paths, Weighted
+from evenstep.rules import RULES, Factor, Mup, Optimizer, Paths, RateFactors, Weighted
 
 NAMES = ("name", "layerwise")  # what a rule is called, and which bases it takes
 
@@ -95,7 +97,7 @@ def changed(value: Any) -> Any:
 
 CASES = [
     *((rule, field.name) for rule in (Weighted(), Paths(), Mup()) for field in fields(rule) if field.name not in NAMES),
-    *((init, field.name) for init in INITS.values() for field in fields(init)),
+    *((init, field.name) for init in INITS.values() for field in fields(init) if field.name not in NAMES),
 ]
 
 
@@ -115,13 +117,70 @@ def test_changing_a_field_changes_a_plan(owner: Any, name: str) -> None:
 def test_a_rule_of_one_s_own_is_taken_as_it_is() -> None:
     slower = plan_graph(GRAPHS["mlp"], rule=replace(Weighted(), moment_weight=3.0))
     assert slower.lr_scale < plan_graph(GRAPHS["mlp"]).lr_scale
-    assert slower.rule == "weighted"
+    assert slower.rule == "weighted(moment_weight=3.0)"  # two rules, two names
 
 
 def test_an_initialisation_of_one_s_own_is_taken_as_it_is() -> None:
     plan = plan_graph(GRAPHS["mlp"], init=Conserve(readout_power=0.5))
     assert plan["readout.weight"].std == pytest.approx(plan_graph(GRAPHS["mlp"])["readout.weight"].std * 256**0.5)
-    assert plan.init == "conserve"
+    assert plan.init == "conserve(readout_power=0.5)"
+    assert "fan_in^-0.5" in plan["readout.weight"].reason
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_an_initialisation_of_another_name_survives_its_text() -> None:
+    plan = plan_graph(GRAPHS["mlp"], init=Conserve(name="mine"))
+    assert Plan.from_json(plan.to_json()).init == "mine"
+
+
+@dataclass(frozen=True)
+class Answering:
+    """A rule that answers with whatever it is given."""
+
+    answer: Any
+    name: str = "answering"
+    layerwise: bool = True
+
+    def factors(self, network: Network, base: Network, optimizer: Optimizer) -> Any:
+        return self.answer
+
+
+def test_a_rule_of_one_s_own_gives_every_parameter_its_factors() -> None:
+    shared, half = Factor("all", 2.0, "for all"), Factor("bias", 0.5, "a bias")
+    plan = plan_graph(GRAPHS["mlp"], rule=Answering(RateFactors((shared,), {"stem.bias": (half,)})))
+    assert plan["stem.bias"].factors == (shared, half)
+    assert plan["stem.bias"].lr_scale == 1.0
+    assert plan["stem.weight"].lr_scale == plan.lr_scale == 2.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"stem.bias": 2.0}, "returned dict; return a RateFactors"),
+        (RateFactors((), {"stem.bais": ()}), "'stem.bais', which the network does not have"),
+        (RateFactors((Factor("x", -1.0, ""),)), "factor x -1.0; give finite numbers above 0"),
+        (RateFactors((), {"stem.bias": (Factor("x", math.inf, ""),)}), "factor x inf; give finite"),
+    ],
+)
+def test_what_a_rule_answers_is_checked(answer: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        plan_graph(GRAPHS["mlp"], rule=Answering(answer))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Weighted(kernel_length=-5.0), "kernel_length of weighted is -5.0; give a number from 0 up"),
+        (lambda: Weighted(depth_offset=math.nan), "depth_offset of weighted is nan"),
+        (lambda: Conserve(readout_power="1"), "readout_power of conserve is '1'"),  # type: ignore[arg-type]
+        (lambda: Conserve(tied="smalest"), "tied of init 'conserve' is 'smalest'; choose one of smallest, largest"),  # type: ignore[arg-type]
+        (lambda: plan_graph(GRAPHS["mlp"], rule=Weighted), r"the class Weighted; .* such as Weighted\(\)"),  # type: ignore[arg-type]
+        (lambda: plan_graph(GRAPHS["mlp"], init=Conserve), "init is"),  # type: ignore[arg-type]
+    ],
+)
+def test_fields_and_values_that_cannot_be_are_refused(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        make()
 
 
 def test_constant_and_mup_are_what_their_names_say() -> None:

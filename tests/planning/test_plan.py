@@ -69,6 +69,13 @@ def test_parameters_on_no_path_are_planned_and_said_to_be() -> None:
     assert {plan[name].lr_scale for name in ("dead", "dead bias", "loose")} == {plan.lr_scale}
 
 
+def test_a_plan_is_a_collection_of_its_parameters() -> None:
+    plan = plan_graph(dag_mlp_graph("2"))
+    assert tuple(plan) == plan.parameters
+    assert "stem.weight" in plan
+    assert "stem.wieght" not in plan
+
+
 def test_a_plan_is_read_by_name() -> None:
     plan = plan_graph(dag_mlp_graph("2"))
     assert plan["stem.weight"].name == "stem.weight"
@@ -85,7 +92,7 @@ def test_a_printed_plan_has_a_line_for_every_parameter_and_says_what_they_share_
     for factor in plan.factors:
         assert f"{factor.name} {factor.value:.4g} ({factor.why})" in shared
     assert titles.split()[:4] == ["parameter", "shape", "std", "lr_scale" if base is None else "lr"]
-    assert max(map(len, (head, shared, *lines))) <= 100
+    assert max(map(len, (head, shared, *lines))) <= 140
     for p, line in zip(plan.parameters, lines, strict=True):
         rate = p.lr_scale if base is None else base * p.lr_scale
         assert line.split()[:4] == [p.name, "x".join(map(str, p.shape)), f"{p.std:.4g}", f"{rate:.4g}"]
@@ -291,7 +298,9 @@ KEYS = (
 DAMAGE: dict[str, Callable[[dict[str, Any]], None]] = {
     **{f"no {key}": _drop(key) for key in KEYS},
     **{f"{key} is a number": _set(key, 3.5) for key in KEYS if key != "base"},
-    **{f"{key} is a word": _set(key, "word") for key in KEYS if key != "rule"},  # a rule may be of one's own
+    **{
+        f"{key} is a word": _set(key, "word") for key in KEYS if key not in ("rule", "init")
+    },  # which may be of one's own
     "base is negative": _set("base", -1.0),
     "base is NaN": _set("base", math.nan),
     "base is true": _set("base", True),

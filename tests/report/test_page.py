@@ -301,7 +301,7 @@ def test_all_parameters_are_in_the_table_exactly_once() -> None:
 
 def test_names_and_reasons_are_text_and_nothing_else() -> None:
     plan = chain([f"{NASTY} {i}".replace(".", "") for i in range(70)])  # folded: names are in boxes too
-    plan = replace(plan, parameters=tuple(replace(p, start=NASTY) for p in plan.parameters))
+    plan = replace(plan, parameters=tuple(replace(p, init_reason=NASTY) for p in plan.parameters))
     text = render([PlanPart(NASTY, plan)], title=NASTY)
     page = Page(text)
     assert "<script>alert" not in text

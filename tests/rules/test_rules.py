@@ -19,7 +19,7 @@ from evenstep.planning import Plan, chain_like, plan_graph
 from evenstep.rules import RULES, Optimizer, Paths, Weighted
 from evenstep.rules.layers import Layer
 from evenstep.rules.width import width_factor
-from evenstep.signal import walks
+from evenstep.signal import walk_statistics
 from evenstep.study.codes import branches_code
 from tests import reference
 from tests.strategies import INITS, ORDERS, dag_codes, inits, orders
@@ -182,7 +182,7 @@ def test_parallel_branches_share_the_less_the_more_there_are() -> None:
     for k, n in ((1, 4), (2, 4), (4, 4), (8, 2)):
         network = Network.of(dag_mlp_graph(branches_code(k, n)), "conserve")
         (head,) = network.roles.heads
-        ((back,),) = walks(network.signal, [head.vertex], kernel_lengths=[1.0], batch_norm_decay=DECAY)
+        ((back,),) = walk_statistics(network.signal, [head.vertex], kernel_lengths=[1.0], batch_norm_decay=DECAY)
         assert back.shared == pytest.approx(n / k, rel=1e-4)
         assert Weighted().score(network) ** 2 == pytest.approx((n + 3) ** 2 * (n / k + 3) * 1.35, rel=1e-4)
 
@@ -216,7 +216,7 @@ def test_behind_a_norm_paths_count_by_their_share() -> None:
     network = Network.of(graph, "he")
     vertices = network.signal.vertices
     assert (vertices["2"].second_moment, vertices["2.norm"].second_moment) == pytest.approx((3.0, 1.0), rel=1e-5)
-    ((before, after),) = walks(network.signal, ["2", "2.norm"], kernel_lengths=[1.0], batch_norm_decay=DECAY)
+    ((before, after),) = walk_statistics(network.signal, ["2", "2.norm"], kernel_lengths=[1.0], batch_norm_decay=DECAY)
     assert (before.m1, before.m2, before.m3) == pytest.approx((1 / 3, 1 / 3, 1 / 3), rel=1e-5)
     assert (after.m1, after.m2, after.m3) == pytest.approx([DECAY**k / 3 for k in (1, 2, 3)], rel=1e-5)
 
@@ -236,7 +236,7 @@ def test_behind_a_norm_parallel_branches_share_all() -> None:
     for k, n in ((1, 4), (2, 4), (8, 2)):
         network = Network.of(dag_mlp_graph(branches_code(k, n), norm="layer"), "conserve")
         (head,) = network.roles.heads
-        ((back,),) = walks(network.signal, [head.vertex], kernel_lengths=[1.0], batch_norm_decay=DECAY)
+        ((back,),) = walk_statistics(network.signal, [head.vertex], kernel_lengths=[1.0], batch_norm_decay=DECAY)
         assert back.shared == pytest.approx(n, rel=1e-4)
         assert Weighted().score(network) ** 2 == pytest.approx((n + 3) ** 3 * 1.35, rel=1e-4)
 

@@ -15,7 +15,18 @@ from torch.nn import functional as F
 
 import evenstep as es
 from evenstep.graph import Edge, Graph, Vertex
-from evenstep.graph.operators import Activation, Average, Maximum, Norm, RMSNorm, Scale, Share, Slice, Steer, Weight
+from evenstep.graph.operators import (
+    Activation,
+    Average,
+    ConcatBlock,
+    Maximum,
+    Norm,
+    RMSNorm,
+    Scale,
+    Slice,
+    Steer,
+    Weight,
+)
 from evenstep.init import Network
 from evenstep.signal import sensitivities
 
@@ -51,8 +62,8 @@ def predicted_effects(plan: es.Plan) -> dict[str, float]:
     weights = {p.name for p in plan.graph.parameters if p.role == "weight"}
     return {
         name: effect
-        for place, effect in network.effects.items()
-        for name in network.live.edges[place].parameters
+        for edge_index, effect in network.effects.items()
+        for name in network.live.edges[edge_index].parameters
         if name in weights
     }
 
@@ -188,9 +199,9 @@ def test_sensitivities_of_single_operators() -> None:
     assert sensitivity(Edge("a", "h", (Slice(),))) == pytest.approx(1.0)
     assert sensitivity(Edge("a", "h", (Maximum(4),))) == pytest.approx(1.0)
     assert sensitivity(Edge("a", "h", (Activation("relu"),))) == pytest.approx(0.5, rel=1e-2)
-    assert sensitivity(Edge("a", "h", (Share(0.25),)), Edge("x", "h", (Share(0.75),)), merge="concat") == pytest.approx(
-        0.25
-    )
+    assert sensitivity(
+        Edge("a", "h", (ConcatBlock(0.25),)), Edge("x", "h", (ConcatBlock(0.75),)), merge="concat"
+    ) == pytest.approx(0.25)
 
 
 def test_copies_of_a_change_add_in_amplitude_and_new_fields_in_power() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from evenstep.errors import GraphError
 from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_mlp_graph
 from evenstep.graph.networks import Order
-from evenstep.graph.operators import Activation, Average, Maximum, Norm, RMSNorm, Scale, Share, Weight
+from evenstep.graph.operators import Activation, Average, ConcatBlock, Maximum, Norm, RMSNorm, Scale, Weight
 from evenstep.planning import Plan, plan_graph
 from evenstep.spaces import DagCNN, DagMLP
 from tests import reference
@@ -466,7 +466,9 @@ def test_pools_and_concatenations_equal_samples() -> None:
     mean = _moments(_graph([start, Edge("h", "p", (Average(4),)), out]))["p"]
     assert mean == pytest.approx(field.mean(dim=1).square().mean().item(), rel=0.01)
     concat = _moments(
-        _graph([start, Edge("h", "p", (Share(0.75),)), Edge("x", "p", (Share(0.25),)), out], {"p": "concat"})
+        _graph(
+            [start, Edge("h", "p", (ConcatBlock(0.75),)), Edge("x", "p", (ConcatBlock(0.25),)), out], {"p": "concat"}
+        )
     )["p"]
     assert concat == pytest.approx(0.75 * 2.0 + 0.25 * 1.0)
 

@@ -113,6 +113,11 @@ def _parse(activation: str) -> tuple[str, float]:
     return name, parameter
 
 
+def require_known(activation: str) -> None:
+    """Refuse an activation that there is no function for, or a parameter that it cannot have."""
+    _parse(activation)
+
+
 @lru_cache(maxsize=65536)
 def moments(activation: str, mean: float, variance: float) -> tuple[float, float]:
     """Return (E[act(z)], E[act(z)^2]) for z ~ N(mean, variance).

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from evenstep.errors import GraphError
+from evenstep.graph.fields import non_default_fields, validated
 from evenstep.graph.operators import (
     OPERATORS,
     Activation,
@@ -23,10 +24,8 @@ from evenstep.graph.operators import (
     Scale,
     Steer,
     Weight,
-    checked,
     moments_of,
     operator_of,
-    sparse,
 )
 
 Merge = Literal["sum", "concat", "product"]
@@ -130,24 +129,26 @@ class Edge:
         """Return what the edge adds to the length of a path."""
         return sum(operator.length(kernel_length) for operator in self.operators)
 
-    def passes(self) -> float:
+    def copy_amplitude(self) -> float:
         """Return the amplitude with which copies of a field pass; 0 where all that arrives is new."""
         amplitude = 1.0
         for operator in self.operators:
-            amplitude *= operator.passes()
+            amplitude *= operator.copy_amplitude()
         return amplitude
 
     def moments(self, given: Moments) -> Moments:
         """Return the moments that an edge without a weight makes of those of its source."""
         return moments_of(self.operators, given)
 
-    def read(self, given: Moments) -> float:
+    def second_moment_read(self, given: Moments) -> float:
         """Return the second moment that the edge's weight reads of its source, padding aside."""
         return moments_of(self.before, given).second_moment
 
-    def delivers(self, variance: float) -> Moments:
+    def moments_delivered(self, variance: float) -> Moments:
         """Return the moments that arrive where the weight's matrix product has this variance."""
-        return moments_of(self.after, Moments(0.0, variance) if self.weight is None else self.weight.product(variance))
+        return moments_of(
+            self.after, Moments(0.0, variance) if self.weight is None else self.weight.output_moments(variance)
+        )
 
     def words(self) -> str:
         """Say what the edge does."""
@@ -300,30 +301,36 @@ class Graph:
     def to_dict(self) -> dict[str, Any]:
         """Return the graph as plain values for JSON; defaults are left out."""
         return {
-            "vertices": [sparse(vertex) for vertex in self.vertices],
+            "vertices": [non_default_fields(vertex) for vertex in self.vertices],
             "edges": [_edge_values(edge) for edge in self.edges],
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
-            "parameters": [sparse(parameter) for parameter in self.parameters],
+            "parameters": [non_default_fields(parameter) for parameter in self.parameters],
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Graph:
         """Rebuild a graph from `to_dict`."""
         return cls.build(
-            (checked(Vertex(**v)) for v in values["vertices"]),
+            (validated(Vertex(**v)) for v in values["vertices"]),
             (_edge_of(e) for e in values["edges"]),
             inputs=values["inputs"],
             outputs=values["outputs"],
-            parameters=(checked(Parameter(**{**p, "shape": tuple(p.get("shape", ()))})) for p in values["parameters"]),
+            parameters=(
+                validated(Parameter(**{**p, "shape": tuple(p.get("shape", ()))})) for p in values["parameters"]
+            ),
         )
 
 
-def ways(graph: Graph, passes: Callable[[Edge], bool], *, forward: bool, every: bool) -> set[str]:
-    """Return the vertices from which every way, or any, to the outputs or back to the inputs has an edge that passes.
+def vertices_whose_paths_meet(
+    graph: Graph, condition: Callable[[Edge], bool], *, forward: bool, every: bool
+) -> set[str]:
+    """Return the vertices from which every path, or any, has an edge that meets a condition.
+
+    Paths lead on to the outputs (`forward`), or back to the inputs.
 
     >>> graph = Graph.from_edges([("x", "h", "weight"), ("h", "y", "norm"), ("x", "y", "skip")])
-    >>> ways(graph, lambda edge: edge.normalises, forward=True, every=True)
+    >>> vertices_whose_paths_meet(graph, lambda edge: edge.normalises, forward=True, every=True)
     {'h'}
     """
     edges, end = (graph.outgoing, attrgetter("target")) if forward else (graph.incoming, attrgetter("source"))
@@ -332,11 +339,8 @@ def ways(graph: Graph, passes: Callable[[Edge], bool], *, forward: bool, every: 
     found: set[str] = set()
     for vertex in reversed(graph.vertices) if forward else graph.vertices:
         onward = edges[vertex.name]
-        if (
-            onward
-            and not (every and vertex.name in ends)
-            and quantifier(passes(edge) or end(edge) in found for edge in onward)
-        ):
+        stops_here = every and vertex.name in ends
+        if onward and not stops_here and quantifier(condition(edge) or end(edge) in found for edge in onward):
             found.add(vertex.name)
     return found
 
@@ -355,6 +359,10 @@ def _plain_operators(op: str, depth: int, edge: str) -> tuple[Operator, ...]:
 def _edge_values(edge: Edge) -> dict[str, Any]:
     values = {"source": edge.source, "target": edge.target, "operators": [o.to_dict() for o in edge.operators]}
     return {**values, "parameters": list(edge.parameters)} if edge.parameters else values
+
+
+def _parameter_of(values: Mapping[str, Any]) -> Parameter:
+    return validated(Parameter(**{**values, "shape": tuple(values.get("shape", ()))}))
 
 
 def _edge_of(values: Mapping[str, Any]) -> Edge:

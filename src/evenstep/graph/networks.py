@@ -172,7 +172,7 @@ def nasbench201_graph(
         if edge.op == "skip_connect":
             sheet.edge(Edge(source, target))
         elif edge.op == "avg_pool_3x3":
-            sheet.edge(Edge(source, target, (Average(9, alike=True),)))
+            sheet.edge(Edge(source, target, (Average(9, correlated=True),)))
         else:
             layer = _LayerKind(kernel=int(edge.op[-1]), image=image_size, bias=False)
             middle = f"{edge.source}_{edge.target}.conv"

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 from evenstep.errors import GraphError
 from evenstep.graph import activations
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from evenstep.graph.fields import non_default_fields, validated
 
 
 class Moments(NamedTuple):
@@ -32,7 +30,7 @@ class Moments(NamedTuple):
         return self.variance + self.mean**2
 
 
-UNIT = Moments(0.0, 1.0)  # a standard Gaussian
+STANDARD_GAUSSIAN = Moments(0.0, 1.0)  # a standard Gaussian
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class Operator:
         """Return the moments of what leaves the operator."""
         raise NotImplementedError(f"{self.op} has no moments of its own")
 
-    def passes(self) -> float:
+    def copy_amplitude(self) -> float:
         """Return the amplitude of the coherent copy that passes; 0 where all that leaves is a new field."""
         return 0.0
 
@@ -64,7 +62,7 @@ class Operator:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the operator as plain values; defaults are left out."""
-        return {"op": self.op, **sparse(self)}
+        return {"op": self.op, **non_default_fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class Scale(Operator):
         """Scale the mean, and the variance by the square."""
         return Moments(self.factor * given.mean, self.factor**2 * given.variance)
 
-    def passes(self) -> float:
+    def copy_amplitude(self) -> float:
         """Pass copies times the factor."""
         return self.factor
 
@@ -113,9 +111,9 @@ class Gate(Operator):
         """Act as a factor that is wide open."""
         return self.opened(0.0).moments(given)
 
-    def passes(self) -> float:
+    def copy_amplitude(self) -> float:
         """Pass copies as a factor that is wide open."""
-        return self.opened(0.0).passes()
+        return self.opened(0.0).copy_amplitude()
 
     def slope(self, given: Moments) -> float:
         """Scale changes like the signal."""
@@ -187,24 +185,24 @@ class Average(Operator):
 
     op: ClassVar[str] = "average"
     window: int = 1
-    alike: bool = False
+    correlated: bool = False
 
     @property
-    def left(self) -> float:
+    def variance_kept(self) -> float:
         """The share of the variance that is left."""
-        return 1.0 if self.alike else 1.0 / self.window
+        return 1.0 if self.correlated else 1.0 / self.window
 
     def moments(self, given: Moments) -> Moments:
         """Keep the mean and what is left of the variance."""
-        return Moments(given.mean, self.left * given.variance)
+        return Moments(given.mean, self.variance_kept * given.variance)
 
-    def passes(self) -> float:
+    def copy_amplitude(self) -> float:
         """Pass of every field what one position has in the mean: all of it where positions are alike."""
-        return self.left
+        return self.variance_kept
 
     def slope(self, given: Moments) -> float:  # noqa: ARG002
         """Keep of a change what is left of the signal."""
-        return self.left
+        return self.variance_kept
 
     def words(self) -> str:
         """Say over how much."""
@@ -274,7 +272,7 @@ class _Unchanged(Operator):
         """Leave them as they are."""
         return given
 
-    def passes(self) -> float:
+    def copy_amplitude(self) -> float:
         """Pass copies as they are."""
         return 1.0
 
@@ -296,10 +294,10 @@ class Unknown(_Unchanged):
 
 
 @dataclass(frozen=True, slots=True)
-class Share(_Unchanged):
+class ConcatBlock(_Unchanged):
     """Be one block of a concatenation, `fraction` of its entries; the concatenation weighs it."""
 
-    op: ClassVar[str] = "share"
+    op: ClassVar[str] = "concat_block"
     fraction: float = 1.0
 
     def words(self) -> str:
@@ -358,7 +356,7 @@ class Weight(Operator):
         """Whether it is a kernel that slides over positions, one step or a few at a time."""
         return self.kernel_axes > 0 and not self.patches
 
-    def product(self, variance: float) -> Moments:
+    def output_moments(self, variance: float) -> Moments:
         """Return the moments of what leaves, where the matrix product with what is read has this variance."""
         return Moments(0.0, variance)
 
@@ -375,7 +373,7 @@ class Recurrent(Weight):
     kind: str = "tanh"
     depth: int = field(default=1, kw_only=True)
 
-    def product(self, variance: float) -> Moments:  # noqa: ARG002
+    def output_moments(self, variance: float) -> Moments:  # noqa: ARG002
         """Return the stationary moments of the block's output, its gates fed unit Gaussians."""
         return Moments(0.0, activations.recurrent_second_moment(self.kind))
 
@@ -386,9 +384,8 @@ class Recurrent(Weight):
 
 _OPERATORS: tuple[type[Operator], ...] = (
     *(Weight, Recurrent, Scale, Gate, Activation, Norm, RMSNorm, Average, Slice, Maximum),
-    *(Steer, Unknown, Share, Contraction),
+    *(Steer, Unknown, ConcatBlock, Contraction),
 )
-Read = TypeVar("Read", bound="DataclassInstance")
 OPERATORS: Mapping[str, type[Operator]] = {kind.op: kind for kind in _OPERATORS}
 
 
@@ -418,24 +415,4 @@ def operator_of(values: Mapping[str, Any]) -> Operator:
     op = values.get("op")
     if not isinstance(op, str) or op not in OPERATORS:
         raise GraphError(f"an edge has the operator {op!r}; choose one of {', '.join(sorted(OPERATORS))}")
-    return checked(OPERATORS[op](**{name: value for name, value in values.items() if name != "op"}))
-
-
-def sparse(value: Any) -> dict[str, Any]:
-    """Return a dataclass as a dictionary without the fields that hold their default."""
-    return {f.name: getattr(value, f.name) for f in fields(value) if f.init and getattr(value, f.name) != f.default}
-
-
-def checked(value: Read) -> Read:
-    """Return a dataclass read from text, or raise if a field that has a default is of another kind."""
-    for f in fields(value):
-        given = getattr(value, f.name)
-        if type(f.default) is bool and type(given) is not bool:
-            raise GraphError(f"{f.name} of {value} is {given!r}; give true or false")
-        if type(f.default) is int and (type(given) is not int or given < 0):
-            raise GraphError(f"{f.name} of {value} is {given!r}; give a whole number")
-        if type(f.default) is float and not (type(given) in (int, float) and math.isfinite(given)):
-            raise GraphError(f"{f.name} of {value} is {given!r}; give a number")
-        if type(f.default) is str and type(given) is not str:
-            raise GraphError(f"{f.name} of {value} is {given!r}; give a text")
-    return value
+    return validated(OPERATORS[op](**{name: value for name, value in values.items() if name != "op"}))

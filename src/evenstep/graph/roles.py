@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from evenstep.graph.model import Edge, Graph, Parameter, ways
+from evenstep.graph.model import Edge, Graph, Parameter, vertices_whose_paths_meet
 from evenstep.graph.operators import Activation, Average, Gate, Maximum, Scale, Slice
 
 LayerPosition = Literal["input", "hidden", "readout"]
@@ -17,20 +17,20 @@ _TRANSPARENT = (Scale, Gate, Activation, Average, Maximum, Slice)
 class Head:
     """Name where the DAG ends and a readout begins.
 
-    `vertex` is the last vertex where signals join, or a weight or norm lands, before the output; `between` are the
-    edges that lead from there to what the readout reads (pools, activations, reshapes), and `depth` the activations
-    that are still to come. `edge` is the position of the readout's weight edge, None where a network ends without one.
+    `vertex` is the last vertex where signals join, or a weight or norm lands, before the output; `edges_to_readout`
+    lead from there to what the readout reads (pools, activations, reshapes), and `remaining_depth` counts the
+    activations still to come. `edge_index` is the readout's weight edge, None where a network ends without one.
     """
 
     vertex: str
-    between: tuple[Edge, ...]
-    depth: int
-    edge: int | None
+    edges_to_readout: tuple[Edge, ...]
+    remaining_depth: int
+    edge_index: int | None
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Hold the position of every weight edge (by its place in `graph.edges`), the heads, and parameters' edges."""
+    """Hold the position of every weight edge (by its index in `graph.edges`), the heads, and parameters' edges."""
 
     positions: Mapping[int, LayerPosition]
     heads: tuple[Head, ...]
@@ -49,36 +49,40 @@ def roles(graph: Graph) -> Roles:
     A weight is a readout if the output is reached from it through neither another weight nor a norm on any path;
     it is at the input if no weight lies before it. The only weight of a linear model counts as its readout.
     """
-    has_weight_before = ways(graph, lambda edge: edge.weight is not None, forward=False, every=False)
-    more_to_come = ways(graph, lambda edge: edge.weight is not None or edge.normalises, forward=True, every=False)
+    has_weight_before = vertices_whose_paths_meet(
+        graph, lambda edge: edge.weight is not None, forward=False, every=False
+    )
+    more_to_come = vertices_whose_paths_meet(
+        graph, lambda edge: edge.weight is not None or edge.normalises, forward=True, every=False
+    )
     positions: dict[int, LayerPosition] = {}
     heads: list[Head] = []
     edges_of: dict[str, tuple[int, ...]] = {}
-    for place, edge in enumerate(graph.edges):
+    for edge_index, edge in enumerate(graph.edges):
         if edge.parameters:
-            here = (place,)
+            here = (edge_index,)
             for name in edge.parameters:
-                edges_of[name] = (*edges_of[name], place) if name in edges_of else here
+                edges_of[name] = (*edges_of[name], edge_index) if name in edges_of else here
         if edge.weight is None:
             continue
         if edge.target not in more_to_come:
-            positions[place] = "readout"
-            heads.append(_head(graph, edge, place))
+            positions[edge_index] = "readout"
+            heads.append(_head(graph, edge, edge_index))
         else:
-            positions[place] = "hidden" if edge.source in has_weight_before else "input"
+            positions[edge_index] = "hidden" if edge.source in has_weight_before else "input"
     if not heads:
         heads = [Head(name, (), 0, None) for name in graph.outputs]
     return Roles(positions, tuple(heads), edges_of, {parameter.name: parameter for parameter in graph.parameters})
 
 
-def _head(graph: Graph, readout: Edge, place: int) -> Head:
+def _head(graph: Graph, readout: Edge, edge_index: int) -> Head:
     """Walk back from a readout through pools, activations and reshapes to the last vertex of the DAG."""
     vertex, between = readout.source, list[Edge]()
     while True:
         incoming = graph.incoming[vertex]
         if len(incoming) != 1 or graph.merge[vertex] != "sum" or not _is_transparent(incoming[0]):
             depth = sum(edge.depth for edge in between) + readout.depth - sum(o.depth for o in readout.after)
-            return Head(vertex, tuple(reversed(between)), depth, place)
+            return Head(vertex, tuple(reversed(between)), depth, edge_index)
         between.append(incoming[0])
         vertex = incoming[0].source
 

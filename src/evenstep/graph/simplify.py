@@ -110,7 +110,7 @@ class _Work:
         ((number, second),) = self.outgoing[vertex].items()
         if not (_only_scales(first) and _only_scales(second)):
             return
-        factor = math.prod(operator.passes() for operator in (*first.operators, *second.operators))
+        factor = math.prod(operator.copy_amplitude() for operator in (*first.operators, *second.operators))
         whole: tuple[Operator, ...] = scaled(1.0 if math.isclose(factor, 1.0, rel_tol=1e-6) else factor)
         self.take(number, second)
         self.take(before, first)

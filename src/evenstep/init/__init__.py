@@ -2,10 +2,11 @@
 
 from evenstep.init.conserve import Conserve
 from evenstep.init.degree import Degree
+from evenstep.init.he import He
 from evenstep.init.initialisation import Initialisation
-from evenstep.init.named import INITS, initialisation
+from evenstep.init.keep import Keep
 from evenstep.init.network import InitialWeights, Network
-from evenstep.init.plain import He, Keep
+from evenstep.init.registry import INITS, initialisation
 
 __all__ = [
     "INITS",

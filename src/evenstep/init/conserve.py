@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 from evenstep.graph import Edge, Graph
 from evenstep.graph.operators import Recurrent
 from evenstep.graph.roles import Head
-from evenstep.init.initialisation import DrawnInitialisation, Sizes, unit
+from evenstep.init.initialisation import DrawnInitialisation, Sizes, rescaled_to_unit
 from evenstep.signal import IncomingWeights, VertexSignal
 
 _SMALLEST_VARIANCE = 1e-12  # where bisection begins: as good as nothing
@@ -21,17 +20,18 @@ class Conserve(DrawnInitialisation):
 
     What skips bring counts first. Where they leave less than the weights' part by number, the weights get that part
     and the vertex grows: no size of theirs could shrink a skip. An activation after a weight reads a variance of
-    `largest_preactivation` at most; where no variance up to that conserves the second moment, it reads `preactivation`.
+    `max_preactivation_variance` at most, and where no variance up to that conserves the second moment,
+    `fallback_preactivation_variance`.
     """
 
-    name: ClassVar[str] = "conserve"
-    largest_preactivation: float = 8.0  # ReLU needs 2, SiLU 2.4; here bounded activations are saturated
-    preactivation: float = 1.0  # a unit Gaussian, which bounded activations are made for
+    name: str = field(default="conserve", kw_only=True)
+    max_preactivation_variance: float = 8.0  # ReLU needs 2, SiLU 2.4; here bounded activations are saturated
+    fallback_preactivation_variance: float = 1.0  # a unit Gaussian, which bounded activations are made for
 
-    def hidden(self, graph: Graph, incoming: IncomingWeights) -> Sizes:  # noqa: ARG002
+    def size_hidden(self, graph: Graph, incoming: IncomingWeights) -> Sizes:  # noqa: ARG002
         """Size weights so that the vertex carries second moment one."""
         count = len(incoming.edges)
-        carried = incoming.rest.second_moment
+        carried = incoming.other_moments.second_moment
         goal = max(1.0, carried + count / incoming.in_degree)
         variance: float | None = 1.0
         if any(isinstance(edge.weight, Recurrent) for edge in incoming.edges):
@@ -41,8 +41,9 @@ class Conserve(DrawnInitialisation):
         else:
             variance = self._solve(incoming, goal)
         if variance is None:
-            why = "a unit Gaussian into an activation that cannot conserve the second moment"
-            variance = self.preactivation
+            variance_words = "a unit Gaussian" if self.fallback_preactivation_variance == 1.0 else "a Gaussian"
+            why = f"{variance_words} into an activation that cannot conserve the second moment"
+            variance = self.fallback_preactivation_variance
         elif count == 1 and incoming.in_degree == 1:
             why = "conserves the second moment"
         elif goal == 1.0:
@@ -52,16 +53,16 @@ class Conserve(DrawnInitialisation):
         sizes = [variance / read if read > 0 else 1.0 for read in incoming.reads]
         return sizes, [why if read > 0 else "reads nothing: 1/fan_in" for read in incoming.reads]
 
-    def readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:
+    def size_readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:
         """Size a readout by what a head of second moment one would show it: 1/fan_in where the head carries that."""
         assert edge.weight is not None
         if read <= 0:
-            return super().readout(graph, head, edge, read, at)
-        moments = unit(at)
-        for between in head.between:
+            return super().size_readout(graph, head, edge, read, at)
+        moments = rescaled_to_unit(at)
+        for between in head.edges_to_readout:
             moments = between.moments(moments)
-        shown = edge.weight.gain * edge.read(moments)
-        why = "mean-field readout, 1/fan_in over the last vertex's size"
+        shown = edge.weight.gain * edge.second_moment_read(moments)
+        why = f"{self.readout_words()} over the last vertex's size"
         return self.readout_size(edge.weight.fan_in) * shown / read, why
 
     def _solve(self, incoming: IncomingWeights, goal: float) -> float | None:
@@ -75,14 +76,14 @@ class Conserve(DrawnInitialisation):
             kinds[edge.after] = (edge, kinds.get(edge.after, (edge, 0))[1] + 1)
 
         def second_moment(variance: float) -> float:
-            mean, spread = incoming.rest
+            mean, spread = incoming.other_moments
             for edge, count in kinds.values():
-                one = edge.delivers(variance)
+                one = edge.moments_delivered(variance)
                 mean += count * one.mean
                 spread += count * one.variance
             return spread + mean**2
 
-        low, high = _SMALLEST_VARIANCE, self.largest_preactivation
+        low, high = _SMALLEST_VARIANCE, self.max_preactivation_variance
         if not second_moment(low) < goal <= second_moment(high):
             return None
         for _ in range(100):

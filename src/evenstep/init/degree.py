@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 from evenstep.graph import Edge, Graph
 from evenstep.graph.activations import gain
@@ -20,9 +19,9 @@ class Degree(DrawnInitialisation):
     The paper's 2 undoes the ReLU's halving; other activations bring their own gain.
     """
 
-    name: ClassVar[str] = "degree"
+    name: str = field(default="degree", kw_only=True)
 
-    def hidden(self, graph: Graph, incoming: IncomingWeights) -> Sizes:
+    def size_hidden(self, graph: Graph, incoming: IncomingWeights) -> Sizes:
         """Size every weight by its own in-degree."""
         sizes, why = [], []
         for edge in incoming.edges:
@@ -36,14 +35,14 @@ class Degree(DrawnInitialisation):
             why.append(f"{factor:.4g}/(d_in fan_in), {'source' if source else 'target'}'s in-degree {degree}")
         return sizes, why
 
-    def readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:
+    def size_readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:
         """Divide by the last in-degree where the readout reads sums that no weight was sized for (order post)."""
         assert edge.weight is not None
-        if head.depth:
-            return super().readout(graph, head, edge, read, at)
+        if head.remaining_depth:
+            return super().size_readout(graph, head, edge, read, at)
         degree = max(graph.in_degree(_last_vertex(head, edge)), 1)
         size = self.readout_size(edge.weight.fan_in) / degree
-        return size, f"mean-field readout, 1/fan_in over the root of in-degree {degree}"
+        return size, f"{self.readout_words()} over the root of in-degree {degree}"
 
 
 def _sums_activations(graph: Graph, vertex: str) -> bool:
@@ -56,7 +55,7 @@ def _sums_activations(graph: Graph, vertex: str) -> bool:
 def _last_vertex(head: Head, edge: Edge) -> str:
     """Return the vertex a readout reads, seen through pools and activations, but not through a skip."""
     vertex = edge.source
-    for between in reversed(head.between):
+    for between in reversed(head.edges_to_readout):
         if not any(isinstance(operator, Activation | Average | Maximum | Slice) for operator in between.operators):
             break
         vertex = between.source

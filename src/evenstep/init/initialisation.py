@@ -1,22 +1,24 @@
 """What an initialisation is: a value that owns its numbers and sizes the weights that meet at a vertex.
 
-How gates count is common to all, how readouts and weights used in several places start to all that draw; each adds
-how hidden weights are sized, by fan_in * var(W).
+All initialisations treat gates alike, and all that draw weights treat readouts and tied weights alike. Each adds its
+own way to size hidden weights, by fan_in * var(W).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 from evenstep.errors import InputError
 from evenstep.graph import Edge, Graph, Parameter
+from evenstep.graph.fields import require_valid_fields
 from evenstep.graph.operators import Gate, Moments
 from evenstep.graph.roles import Head
 from evenstep.signal import IncomingWeights, VertexSignal
 
+Tied = Literal["smallest", "largest"]
 # For each weight edge that reaches a vertex: fan_in * var(W), and why.
 Sizes = tuple[list[float], list[str]]
 
@@ -25,30 +27,33 @@ Sizes = tuple[list[float], list[str]]
 class Initialisation:
     """Say how weights start.
 
-    A trained factor below `closed_gate` is a gate that opens in training, and counts as one.
+    A trained factor below `closed_gate_below` is a gate that opens in training, and counts as one.
     """
 
-    name: ClassVar[str]
-    closed_gate: float = 0.01  # layer scales start at 1e-6 to 1e-4, other trained factors near 1
+    name: str = field(default="", kw_only=True)
+    closed_gate_below: float = 0.01  # layer scales start at 1e-6 to 1e-4, other trained factors near 1
+
+    def __post_init__(self) -> None:
+        require_valid_fields(self)
 
     @property
     def keeps(self) -> bool:
         """Whether trained weights stay as they are."""
         return False
 
-    def hidden(self, graph: Graph, incoming: IncomingWeights) -> Sizes:
+    def size_hidden(self, graph: Graph, incoming: IncomingWeights) -> Sizes:
         """Size the hidden weights that meet at a vertex."""
         raise NotImplementedError
 
-    def readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:
+    def size_readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:
         """Size a readout that reads the second moment `read` of a head that carries `at`."""
         raise NotImplementedError
 
-    def of_uses(self, stds: Mapping[int, float]) -> int:
-        """Choose, by its place, one of the uses of a tied weight, which ask for these standard deviations."""
-        return min(stds, key=lambda place: stds[place])
+    def choose_tied_use(self, stds: Mapping[int, float]) -> int:
+        """Choose one of the uses of a tied weight, which ask for these standard deviations."""
+        return min(stds, key=lambda edge_index: stds[edge_index])
 
-    def measured(self, edge: Edge, parameter: Parameter) -> tuple[float, str]:
+    def size_kept(self, edge: Edge, parameter: Parameter) -> tuple[float, str]:
         """Size a weight that stays as it is by what was measured when the network was traced."""
         assert edge.weight is not None
         if parameter.measured is None:
@@ -63,7 +68,7 @@ class Initialisation:
         return edge.weight.fan_in * parameter.measured**2, "kept as it is"
 
     def with_open_gates(self, graph: Graph) -> Graph:
-        """Return the graph with every gate replaced by the factor it counts as; edges stay in their places."""
+        """Return the graph with every gate replaced by the factor it counts as; edges stay in their edge_indices."""
         if not any(isinstance(operator, Gate) for edge in graph.edges for operator in edge.operators):
             return graph
         return replace(graph, edges=tuple(map(self._opened, graph.edges)))
@@ -71,8 +76,8 @@ class Initialisation:
     def _opened(self, edge: Edge) -> Edge:
         if not any(isinstance(operator, Gate) for operator in edge.operators):
             return edge
-        opened = (o.opened(self.closed_gate) if isinstance(o, Gate) else o for o in edge.operators)
-        return replace(edge, operators=tuple(o for o in opened if not (o.op == "scale" and o.passes() == 1.0)))
+        opened = (o.opened(self.closed_gate_below) if isinstance(o, Gate) else o for o in edge.operators)
+        return replace(edge, operators=tuple(o for o in opened if not (o.op == "scale" and o.copy_amplitude() == 1.0)))
 
 
 @dataclass(frozen=True)
@@ -85,29 +90,40 @@ class DrawnInitialisation(Initialisation):
     """
 
     readout_power: float = 1.0  # the limit of infinite width (muP); settled on DAG-MLPs and DAG-CNNs
-    tied: Literal["smallest", "largest"] = "smallest"  # no use of a tied weight then overshoots
+    tied: Tied = "smallest"  # no use of a tied weight then overshoots
 
-    def readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:  # noqa: ARG002
+    def size_readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:  # noqa: ARG002
         """Size a readout as if what it reads had second moment one."""
         assert edge.weight is not None
-        return self.readout_size(edge.weight.fan_in), "mean-field readout, 1/fan_in"
+        return self.readout_size(edge.weight.fan_in), self.readout_words()
+
+    def readout_words(self) -> str:
+        """Say how a readout that reads second moment one starts."""
+        return (
+            "mean-field readout, 1/fan_in" if self.readout_power == 1.0 else f"readout, fan_in^-{self.readout_power:g}"
+        )
 
     def readout_size(self, fan_in: int) -> float:
         """Return fan_in * var(W) of a readout that reads second moment one."""
         return math.pow(fan_in, 1.0 - 2.0 * self.readout_power)
 
-    def of_uses(self, stds: Mapping[int, float]) -> int:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tied not in get_args(Tied):
+            raise InputError(f"tied of init '{self.name}' is {self.tied!r}; choose one of {', '.join(get_args(Tied))}")
+
+    def choose_tied_use(self, stds: Mapping[int, float]) -> int:
         """Choose the smallest or the largest."""
         choose = min if self.tied == "smallest" else max
-        return choose(stds, key=lambda place: stds[place])
+        return choose(stds, key=lambda edge_index: stds[edge_index])
 
 
-def alike(incoming: IncomingWeights, size: float, why: str) -> Sizes:
+def equal_sizes(incoming: IncomingWeights, size: float, why: str) -> Sizes:
     """Size all weights that meet at a vertex alike."""
     return [size] * len(incoming.edges), [why] * len(incoming.edges)
 
 
-def unit(signal: VertexSignal) -> Moments:
+def rescaled_to_unit(signal: VertexSignal) -> Moments:
     """Return a vertex's moments if it carried second moment one: the mean keeps its share."""
     mean, variance = signal.moments
     second = variance + mean**2

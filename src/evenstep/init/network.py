@@ -12,7 +12,7 @@ from evenstep.graph.operators import Recurrent
 from evenstep.graph.roles import Roles, roles
 from evenstep.graph.simplify import simplified
 from evenstep.init.initialisation import Initialisation
-from evenstep.init.named import initialisation
+from evenstep.init.registry import initialisation
 from evenstep.signal import IncomingWeights, Signal, effects, propagate
 
 
@@ -63,7 +63,7 @@ class Network:
 
     @cached_property
     def effects(self) -> Mapping[int, float]:
-        """How far a step on each weight moves the heads, by the place of its edge."""
+        """How far a step on each weight moves the heads, by edge index."""
         return effects(self.signal, tuple(dict.fromkeys(head.vertex for head in self.roles.heads)))
 
     @cached_property
@@ -89,18 +89,24 @@ def _initialise(network: Network) -> InitialWeights:
             continue
         name = parameter.name
         # A weight may also be added or multiplied somewhere: no matter for its size.
-        places = [place for place in use.edges_of.get(name, ()) if place in signal.weight_sizes]
-        if not places:
+        edge_indices = [edge_index for edge_index in use.edges_of.get(name, ()) if edge_index in signal.weight_sizes]
+        if not edge_indices:
             continue
-        if len(places) == 1:
-            (place,) = places
-            std[name], why[name] = _std(graph.edges[place], parameter, signal.weight_sizes[place]), sizing.why[place]
+        if len(edge_indices) == 1:
+            (edge_index,) = edge_indices
+            std[name], why[name] = (
+                _std(graph.edges[edge_index], parameter, signal.weight_sizes[edge_index]),
+                sizing.why[edge_index],
+            )
             continue
-        wanted = {place: _std(graph.edges[place], parameter, signal.weight_sizes[place]) for place in places}
-        chosen = network.init.of_uses(wanted)
+        wanted = {
+            edge_index: _std(graph.edges[edge_index], parameter, signal.weight_sizes[edge_index])
+            for edge_index in edge_indices
+        }
+        chosen = network.init.choose_tied_use(wanted)
         std[name] = wanted[chosen]
         which = "smallest" if std[name] == min(wanted.values()) else "largest"
-        why[name] = f"{sizing.why[chosen]} (tied: the {which} of {len(places)} uses)"
+        why[name] = f"{sizing.why[chosen]} (tied: the {which} of {len(edge_indices)} uses)"
         conflicting_uses |= any(not math.isclose(value, std[name]) for value in wanted.values())
     if conflicting_uses:
         signal = propagate(graph, lambda incoming: [_given(edge, std, use) for edge in incoming.edges])
@@ -121,11 +127,11 @@ def _given(edge: Edge, std: Mapping[str, float], use: Roles) -> float:
 
 
 class _InitialSizes:
-    """Size weights by an initialisation, keeping for every edge (by its place) why."""
+    """Size weights by an initialisation, keeping for every edge (by its index) why."""
 
     def __init__(self, network: Network) -> None:
         self.graph, self.init = network.live, network.init
-        self.heads = {head.edge: head for head in network.roles.heads if head.edge is not None}
+        self.heads = {head.edge_index: head for head in network.roles.heads if head.edge_index is not None}
         self.kept = {
             name: parameter
             for name, parameter in network.roles.parameters.items()
@@ -134,14 +140,14 @@ class _InitialSizes:
         self.why: dict[int, str] = {}
 
     def __call__(self, incoming: IncomingWeights) -> list[float]:
-        sizes, why = self.init.hidden(self.graph, incoming)
-        if self.kept or not self.heads.keys().isdisjoint(incoming.places):
-            for i, (edge, place) in enumerate(zip(incoming.edges, incoming.places, strict=True)):
-                if place in self.heads and not self.init.keeps:
-                    head = self.heads[place]
-                    at = incoming.earlier[head.vertex]
-                    sizes[i], why[i] = self.init.readout(self.graph, head, edge, incoming.reads[i], at)
+        sizes, why = self.init.size_hidden(self.graph, incoming)
+        if self.kept or not self.heads.keys().isdisjoint(incoming.edge_indices):
+            for i, (edge, edge_index) in enumerate(zip(incoming.edges, incoming.edge_indices, strict=True)):
+                if edge_index in self.heads and not self.init.keeps:
+                    head = self.heads[edge_index]
+                    at = incoming.upstream[head.vertex]
+                    sizes[i], why[i] = self.init.size_readout(self.graph, head, edge, incoming.reads[i], at)
                 if kept := [self.kept[name] for name in edge.parameters if name in self.kept]:
-                    sizes[i], why[i] = self.init.measured(edge, kept[0])
-        self.why.update(zip(incoming.places, why, strict=True))
+                    sizes[i], why[i] = self.init.size_kept(edge, kept[0])
+        self.why.update(zip(incoming.edge_indices, why, strict=True))
         return sizes

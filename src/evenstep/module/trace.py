@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from evenstep.errors import EvenstepError, InputError, TraceError
 from evenstep.graph.model import Edge, Graph, Parameter, Vertex
-from evenstep.graph.operators import Share, Steer, Unknown, scaled
+from evenstep.graph.operators import ConcatBlock, Steer, Unknown, scaled
 from evenstep.graph.simplify import simplified
 from evenstep.module.exported import check_parameters, export, split_inputs
 from evenstep.module.handler_types import (
@@ -239,8 +239,8 @@ class _Tracer:
             self._write(base, SignalValue(value.vertex, whole), values)
             return
         vertex = self.drawing.vertex(f"{value.vertex}.written", "concat")
-        self.drawing.edges.append(Edge(before.vertex, vertex, (Share(1 - share),)))
-        self.drawing.edges.append(Edge(value.vertex, vertex, (Share(share),)))
+        self.drawing.edges.append(Edge(before.vertex, vertex, (ConcatBlock(1 - share),)))
+        self.drawing.edges.append(Edge(value.vertex, vertex, (ConcatBlock(share),)))
         self.drawing.written[vertex] = value.vertex
         self._write(base, SignalValue(vertex, whole), values)
 
@@ -253,15 +253,29 @@ class _Tracer:
         handler = handler_of(call.op)
         if handler is None:
             return self._unknown(call, node)
+        remedy = f"replace it with evenstep.register_op('{call.op}', handler)"
         try:
-            return handler(call)
+            outcome = handler(call)
         except EvenstepError:
             raise
         except Exception as error:
             raise TraceError(
                 f"the handler of operator '{call.op}' in {place_of(node)} failed with {type(error).__name__}: {error}; "
-                f"replace it with evenstep.register_op('{call.op}', handler)"
+                f"{remedy}"
             ) from error
+        if not isinstance(outcome, Outcome):
+            raise TraceError(
+                f"the handler of operator '{call.op}' in {place_of(node)} returned {type(outcome).__name__}; return an "
+                f"evenstep.ops.Outcome, or {remedy}"
+            )
+        on_edges = {name for edge in outcome.edges for name in edge.parameters}
+        for use in outcome.uses if outcome.edges else ():
+            if use.role == "weight" and use.name not in on_edges:
+                raise TraceError(
+                    f"the handler of operator '{call.op}' in {place_of(node)} uses the weight '{use.name}' on no edge; "
+                    f"name it in edge_from(..., parameters=('{use.name}',)), or call evenstep.ops.weight"
+                )
+        return outcome
 
     def _unknown(self, call: Call, node: fx.Node) -> Outcome:
         if self.on_unknown == "raise":

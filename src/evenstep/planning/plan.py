@@ -13,7 +13,6 @@ from typing import Any
 
 from evenstep.errors import EvenstepError, PlanError
 from evenstep.graph import Graph
-from evenstep.init import INITS
 from evenstep.planning.groups import param_groups
 from evenstep.planning.words import format_plan, format_reason
 from evenstep.rules import OPTIMIZERS, Factor
@@ -36,16 +35,16 @@ def any_digits() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ParameterPlan:
-    """Give one parameter its start and its pace.
+    """Hold the initialisation and the learning rate of one parameter.
 
-    It starts from N(`mean`, `std`^2), or stays as it is where `kept`, as `start` says in words; its learning rate is
-    the base's times all `factors`. `notes` are what else there is to say of it.
+    It starts from N(`mean`, `std`^2), or stays as it is where `kept`; `init_reason` says why. Its learning rate is the
+    base's times all `factors`. `notes` are further remarks.
     """
 
     name: str
     std: float
     factors: tuple[Factor, ...]
-    start: str
+    init_reason: str
     mean: float = 0.0
     kept: bool = False
     role: str = "weight"
@@ -103,6 +102,14 @@ class Plan:
                 return parameter
         raise PlanError(f"the plan has no parameter '{name}'; it has {len(self.parameters)}, such as {self._some()}")
 
+    def __contains__(self, name: object) -> bool:
+        """Say whether the plan has a parameter of this name."""
+        return any(parameter.name == name for parameter in self.parameters)
+
+    def __iter__(self) -> Iterator[ParameterPlan]:
+        """Go through the parameters' plans in the model's order."""
+        return iter(self.parameters)
+
     def __str__(self) -> str:
         """Return a table: what all parameters share, then what each got; `plan[name].reason` says why in full."""
         return format_plan(self)
@@ -113,10 +120,10 @@ class Plan:
         return parameter.factors[count:] if parameter.factors[:count] == self.factors else parameter.factors
 
     def decay_scale(self, parameter: ParameterPlan) -> float:
-        """Return the factor of a parameter's weight decay with which it decays no slower and no faster than others.
+        """Return the factor that makes weight decay act equally on every layer.
 
-        An optimiser multiplies decay by the rate. Over a layer's own factor of the rate it is the same for all layers:
-        a weight drawn a tenth as large, for it reads ten times as much, is then the same layer in another unit.
+        Optimisers multiply decay by the rate, so divide it by the layer's own factor: a weight drawn a tenth as large,
+        because it reads ten times as much, is then the same layer in another unit.
         """
         return self.lr_scale / parameter.lr_scale if parameter.lr_scale > 0 else 1.0
 
@@ -126,8 +133,8 @@ class Plan:
         """Return ordinary optimiser groups of a torch module: each a real `lr` and a `name`, equal rates merged.
 
         `lr` is the base's learning rate and overrides the plan's own; further options, such as `weight_decay`, are
-        passed on to every group. With `even_decay` a group's `weight_decay` is times its `decay_scale`: all parameters
-        then decay at one pace, where torch's optimisers let those of small rates decay slowly.
+        passed on to every group. With `even_decay` a group's `weight_decay` is multiplied by its `decay_scale`: all
+        parameters then decay at one pace, where torch's optimisers let those of small rates decay slowly.
         """
         return param_groups(model, self, lr=lr, even_decay=even_decay, **options)
 
@@ -209,7 +216,7 @@ class Plan:
 def _check_values(plan: Plan) -> None:
     """Raise a ValueError that names the first value of a plan read from text that no plan can hold."""
     _require(isinstance(plan.rule, str), "rule", plan.rule)
-    _require(plan.init in INITS, "init", plan.init)
+    _require(isinstance(plan.init, str), "init", plan.init)
     _require(plan.optimizer in OPTIMIZERS, "optimizer", plan.optimizer)
     _require(plan.base is None or (_is_number(plan.base) and plan.base > 0), "base", plan.base)
     _require(type(plan.path_count) is int and plan.path_count > 0, "path_count", plan.path_count)

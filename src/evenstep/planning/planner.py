@@ -12,6 +12,7 @@ from typing import Protocol
 
 from evenstep.errors import InputError
 from evenstep.graph import Graph, Parameter, dag_cnn_graph, dag_mlp_graph
+from evenstep.graph.fields import described, name_of
 from evenstep.graph.networks import NormKind, Order
 from evenstep.graph.operators import Activation
 from evenstep.init import INITS, Initialisation, Network, initialisation
@@ -86,13 +87,14 @@ def _planned(
     network = Network(graph, init)
     base_init = INITS["conserve"] if init.keeps and base_graph is None else init
     factors = rule.factors(network, Network(base_graph or chain_like(graph), base_init), optimizer)
+    _require_factors(rule, factors, graph)
     live, signal = network.live, network.signal
     return Plan(
         parameters=_parameters(network, factors),
-        rule=rule.name,
+        rule=described(rule),
         base=rate,
         graph=graph,
-        init=init.name,
+        init=described(init),
         optimizer=optimizer,
         factors=factors.shared,
         vertices=tuple(
@@ -159,16 +161,36 @@ def chain_like(graph: Graph) -> Graph:
 
 
 def _chosen(rule: str | Rule) -> Rule:
+    if isinstance(rule, type):
+        raise InputError(f"rule is the class {rule.__name__}; give one of its values, such as {rule.__name__}()")
     if not isinstance(rule, str) and hasattr(rule, "factors"):
+        for field in ("name", "layerwise"):
+            if not hasattr(rule, field):
+                raise InputError(f"the rule {type(rule).__name__} has no '{field}'; see evenstep.rules.rule.Rule")
         return rule
     if not isinstance(rule, str) or rule not in RULES:
         raise InputError(f"rule is '{rule}'; choose one of {', '.join(RULES)}")
     return RULES[rule]
 
 
+def _require_factors(rule: Rule, factors: object, graph: Graph) -> None:
+    """Refuse a rule's answer that no plan can hold."""
+    if not isinstance(factors, RateFactors):
+        raise InputError(f"rule '{rule.name}' returned {type(factors).__name__}; return a RateFactors")
+    names = {parameter.name for parameter in graph.parameters}
+    if unknown := [name for name in factors.own if name not in names]:
+        raise InputError(f"rule '{rule.name}' returned factors for '{unknown[0]}', which the network does not have")
+    distinct = {id(group): group for group in (factors.shared, *factors.own.values())}
+    for factor in (factor for group in distinct.values() for factor in group):
+        if not isinstance(factor.value, int | float) or not math.isfinite(factor.value) or factor.value <= 0:
+            raise InputError(
+                f"rule '{rule.name}' returned the factor {factor.name} {factor.value!r}; give finite numbers above 0"
+            )
+
+
 def _require_like(base: BaseSearch | float | None, rule: Rule) -> None:
     """Refuse a base whose layers trained at rates by width for a rule of one rate, and the other way round."""
-    searched = RULES.get(getattr(base, "rule", None) or "")
+    searched = RULES.get(name_of(getattr(base, "rule", None) or ""))
     if searched is None or searched.layerwise == rule.layerwise:
         return
     ways = {True: "rates that differ by layer width", False: "one rate for all layers"}

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 def format_factors(factors: Iterable[Factor]) -> str:
     """Return factors in words, each with its reason."""
-    return " x ".join(f"{factor.name} {factor.value:.4g} ({factor.why})" for factor in factors)
+    return " x ".join(f"{factor.name} {factor.value:.4g} ({factor.why})" for factor in factors) or "the base's"
 
 
 def format_reason(parameter: ParameterPlan) -> str:
     """Say in one line where a parameter's rate and its start come from."""
     notes = "".join(f"{note}; " for note in parameter.notes)
-    return f"{notes}lr: {format_factors(parameter.factors)}; init: {parameter.start}"
+    return f"{notes}lr: {format_factors(parameter.factors)}; init: {parameter.init_reason}"
 
 
 def shared_words(plan: Plan) -> str:
@@ -32,8 +32,10 @@ def own_words(plan: Plan, parameter: ParameterPlan, *, start: bool = False) -> s
 
     Without `start` only starting points other than zero are named.
     """
-    begins = f"init: {parameter.start}" if start else f"starts at {parameter.mean:g}" if parameter.mean else ""
-    return "; ".join(part for part in (*parameter.notes, format_factors(plan.own_factors(parameter)), begins) if part)
+    begins = f"init: {parameter.init_reason}" if start else f"starts at {parameter.mean:g}" if parameter.mean else ""
+    own = plan.own_factors(parameter)
+    parts = (*parameter.notes, format_factors(own) if own else "", begins)
+    return "; ".join(part for part in parts if part)
 
 
 def format_plan(plan: Plan) -> str:

@@ -17,16 +17,16 @@ from evenstep.rules.rule import Factor, product
 class Layer(NamedTuple):
     """Describe one use of a weight: where it stands, and the units it reads and writes.
 
-    Kernel positions are left out of `reads` and `writes`, and both are those of one group.
+    Kernel positions are left out of both, and both are those of one group.
     """
 
     position: LayerPosition
-    reads: float
-    writes: float
+    units_in: float
+    units_out: float
     groups: int
 
 
-# Answers with the factors of a layer's rate besides those of the whole network; the number is the place of its edge.
+# Returns the factors of a layer's rate besides those of the whole network; the number is the index of its edge.
 LayerFactors = Callable[[Layer, int], tuple[Factor, ...]]
 
 
@@ -41,11 +41,11 @@ def for_every_layer(network: Network, factors: LayerFactors) -> Mapping[str, tup
     for parameter in network.live.parameters:
         if parameter.role not in ("weight", "bias"):
             continue
-        places = edges_of.get(parameter.name, ())
-        if len(places) == 1:
-            answer = of_use(parameter, places[0])
+        edge_indices = edges_of.get(parameter.name, ())
+        if len(edge_indices) == 1:
+            answer = of_use(parameter, edge_indices[0])
         else:
-            answer = min((of_use(parameter, place) for place in places), key=product, default=())
+            answer = min((of_use(parameter, edge_index) for edge_index in edge_indices), key=product, default=())
         if answer:
             found[parameter.name] = answer
     return found
@@ -59,18 +59,18 @@ class _Uses:
         self.factors = factors
         self.layers: dict[tuple[int, LayerPosition], Layer] = {}
 
-    def __call__(self, parameter: Parameter, place: int) -> tuple[Factor, ...]:
-        weight = self.edges[place].weight
+    def __call__(self, parameter: Parameter, edge_index: int) -> tuple[Factor, ...]:
+        weight = self.edges[edge_index].weight
         if weight is None:
             return ()
-        position = self.positions[place]
+        position = self.positions[edge_index]
         if isinstance(weight, Recurrent):  # its matrices differ in what they read
-            return self.factors(_layer(position, weight, parameter), place)
+            return self.factors(_layer(position, weight, parameter), edge_index)
         key = (id(weight), position)
         layer = self.layers.get(key)
         if layer is None:
             layer = self.layers[key] = _layer(position, weight)
-        return self.factors(layer, place)
+        return self.factors(layer, edge_index)
 
 
 def layers_of(network: Network, position: LayerPosition) -> list[Layer]:
@@ -78,10 +78,10 @@ def layers_of(network: Network, position: LayerPosition) -> list[Layer]:
     graph, use = network.live, network.roles
     found = []
     for parameter in graph.parameters:
-        places = use.edges_of.get(parameter.name, ())
-        if parameter.role != "weight" or not places or use.position_of(parameter.name) != position:
+        edge_indices = use.edges_of.get(parameter.name, ())
+        if parameter.role != "weight" or not edge_indices or use.position_of(parameter.name) != position:
             continue
-        weight = graph.edges[places[0]].weight or Weight()  # none where it is added or multiplied before
+        weight = graph.edges[edge_indices[0]].weight or Weight()  # none where it is added or multiplied before
         found.append(_layer(position, weight, parameter))
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from evenstep.graph.fields import require_valid_fields
 from evenstep.init import Network
 from evenstep.rules.layers import for_every_layer
 from evenstep.rules.rule import Factor, Optimizer, RateFactors
@@ -20,6 +21,9 @@ class Mup:
     min_input_fan_in: float = 1 / 8  # as in `Weighted`
     name: str = "mup"
     layerwise: bool = True
+
+    def __post_init__(self) -> None:
+        require_valid_fields(self)
 
     def factors(self, network: Network, base: Network, optimizer: Optimizer) -> RateFactors:
         """Return the width factor of every layer."""

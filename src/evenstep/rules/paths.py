@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from evenstep.graph.fields import require_valid_fields
 from evenstep.init import Network
 from evenstep.rules.rule import Factor, Optimizer, RateFactors
 
@@ -21,6 +22,9 @@ class Paths:
     depth_offset: int = 0
     name: str = "paths"
     layerwise: bool = False
+
+    def __post_init__(self) -> None:
+        require_valid_fields(self)
 
     def factors(self, network: Network, base: Network, optimizer: Optimizer) -> RateFactors:  # noqa: ARG002
         """Return the topology and kernel factors; the paper knows no other optimiser than SGD."""

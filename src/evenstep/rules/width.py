@@ -20,7 +20,7 @@ POSITIONS: tuple[LayerPosition, ...] = ("hidden", "readout", "input")
 def hidden_width(base: Network) -> float:
     """Return the geometric mean of what the base's hidden layers read, or its readouts where it has no hidden ones."""
     for position in POSITIONS:
-        reads = [layer.reads for layer in layers_of(base, position)]
+        reads = [layer.units_in for layer in layers_of(base, position)]
         if reads:
             return geometric_mean(reads)
     return 1.0
@@ -32,11 +32,11 @@ def width_factor(layer: Layer, base_width: float, optimizer: Optimizer, *, floor
     Under Adam a layer of groups counts as one that reads them all: no more than a full layer of its width would get.
     """
     at_input = layer.position == "input"
-    counted = max(layer.reads, floor * base_width) if at_input else layer.reads
+    counted = max(layer.units_in, floor * base_width) if at_input else layer.units_in
     if optimizer == "adam":
         counted *= 1 if at_input else layer.groups
-        note = "" if counted == layer.reads else f" as {counted:.4g}"
-        why = f"reads {layer.reads:.4g}{note}, base's width {base_width:.4g}"
-        return Factor("width", base_width / counted, why)
-    note = "" if counted == layer.reads else f" as {counted:.4g}"
-    return Factor("width", layer.writes / counted, f"{layer.reads:.4g}{note} to {layer.writes:.4g}")
+        over, what = base_width, f"base's width {base_width:.4g}"
+    else:
+        over, what = layer.units_out, f"{layer.units_out:.4g} out"
+    note = "" if counted == layer.units_in else f" counted as {counted:.4g}"
+    return Factor("width", over / counted, f"{what} / {layer.units_in:.4g} in{note}")

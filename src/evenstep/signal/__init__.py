@@ -2,16 +2,16 @@
 
 from evenstep.signal.backward import effects, sensitivities
 from evenstep.signal.forward import IncomingWeights, Signal, Sizing, VertexSignal, propagate
-from evenstep.signal.walks import Walks, walks
+from evenstep.signal.walks import WalkStatistics, walk_statistics
 
 __all__ = [
     "IncomingWeights",
     "Signal",
     "Sizing",
     "VertexSignal",
-    "Walks",
+    "WalkStatistics",
     "effects",
     "propagate",
     "sensitivities",
-    "walks",
+    "walk_statistics",
 ]

@@ -34,9 +34,12 @@ def sensitivities(signal: Signal, head: str) -> Mapping[str, float]:
     for number in range(last, -1, -1):
         if not found[number]:
             continue
-        places, sources = signal.contributions[number].places.tolist(), signal.contributions[number].sources.tolist()
-        for place, source in zip(places, sources, strict=True):
-            slope = _slope(signal, place)
+        edge_indices, sources = (
+            signal.contributions[number].edge_indices.tolist(),
+            signal.contributions[number].sources.tolist(),
+        )
+        for edge_index, source in zip(edge_indices, sources, strict=True):
+            slope = _slope(signal, edge_index)
             if slope:
                 fields, amplitudes, _ = signal.amplitudes[source]
                 found[fields] += amplitudes**2 * slope * found[number]
@@ -44,7 +47,7 @@ def sensitivities(signal: Signal, head: str) -> Mapping[str, float]:
 
 
 def effects(signal: Signal, heads: tuple[str, ...]) -> Mapping[int, float]:
-    """Return for every weight edge how far a step on it moves the heads, by the edge's place.
+    """Return for every weight edge how far a step on it moves the heads, by edge index.
 
     The step adds var(dW) = 1 / fan_in to every entry; what it moves is in units of a head's own second moment, and the
     mean over heads. Weights that no head depends on, readouts above all, are left out.
@@ -55,31 +58,33 @@ def effects(signal: Signal, heads: tuple[str, ...]) -> Mapping[int, float]:
         if size <= 0:
             continue
         sensitivity = sensitivities(signal, head)
-        for place, read in signal.reads.items():
-            edge = signal.graph.edges[place]
+        for edge_index, read in signal.reads.items():
+            edge = signal.graph.edges[edge_index]
             if sensitivity[edge.target]:
-                effect = read * _slope_after(edge, signal.weight_sizes[place] * read) * sensitivity[edge.target] / size
-                moved[place] = moved.get(place, 0.0) + effect / len(heads)
+                effect = (
+                    read * _slope_after(edge, signal.weight_sizes[edge_index] * read) * sensitivity[edge.target] / size
+                )
+                moved[edge_index] = moved.get(edge_index, 0.0) + effect / len(heads)
     return moved
 
 
-def _slope(signal: Signal, place: int) -> float:
+def _slope(signal: Signal, edge_index: int) -> float:
     """Return the slope of the field that an edge makes of a change at its source; the coherent copy is not in it."""
-    edge = signal.graph.edges[place]
+    edge = signal.graph.edges[edge_index]
     given = signal.vertices[edge.source].moments
     if edge.weight is not None:
         if isinstance(edge.weight, Recurrent):  # opaque: a change passes like the signal, which leaves as it came in
-            return edge.weight.product(1.0).variance / given.second_moment if given.second_moment > 0 else 0.0
-        size = signal.weight_sizes[place]
+            return edge.weight.output_moments(1.0).variance / given.second_moment if given.second_moment > 0 else 0.0
+        size = signal.weight_sizes[edge_index]
         before = slope_of(edge.before, given)
-        return before * size * edge.weight.gain * _slope_after(edge, size * signal.reads[place])
+        return before * size * edge.weight.gain * _slope_after(edge, size * signal.reads[edge_index])
     merge = signal.graph.merge[edge.target]
     if merge == "product":
         return _slope_in_product(signal, edge)
     own = slope_of(edge.operators, given)
     if merge == "concat":  # copies pass in amplitude; of what is new, its share
-        return block_share(edge) * own if edge.passes() == 0.0 else 0.0
-    return max(own - edge.passes() ** 2, 0.0)
+        return block_share(edge) * own if edge.copy_amplitude() == 0.0 else 0.0
+    return max(own - edge.copy_amplitude() ** 2, 0.0)
 
 
 def _slope_after(edge: Edge, variance: float) -> float:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from evenstep.errors import GraphError
 from evenstep.graph import Edge, Graph
-from evenstep.graph.operators import Contraction, Moments, Operator, Scale, Share
+from evenstep.graph.operators import ConcatBlock, Contraction, Moments, Operator, Scale
 
 Array = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.intp]
@@ -62,18 +62,18 @@ class VertexSignal:
 class IncomingWeights:
     """Describe the weights that meet at a vertex and are about to be sized.
 
-    `edges` are the weight edges that reach it (at `places` in the graph's edges) and `reads` the second moment each of
-    them reads (after its own activation if that comes first, padding counted); `rest` are the moments of everything
-    else there; `earlier` is what the vertices before this one carry.
+    `edges` are the weight edges that reach it (at `edge_indices` in the graph's edges) and `reads` the second moment
+    that each of them reads (after its own activation if that comes first, padding counted); `other_moments` are those
+    of everything else there; `upstream` is what the vertices before this one carry.
     """
 
     vertex: str
     in_degree: int
     edges: tuple[Edge, ...]
-    places: tuple[int, ...]
+    edge_indices: tuple[int, ...]
     reads: tuple[float, ...]
-    rest: Moments
-    earlier: Mapping[str, VertexSignal]
+    other_moments: Moments
+    upstream: Mapping[str, VertexSignal]
 
 
 # Sizes the weights that meet at a vertex: for each weight edge the value of fan_in * var(W).
@@ -83,20 +83,20 @@ Sizing = Callable[[IncomingWeights], Sequence[float]]
 class Contributions(NamedTuple):
     """Hold what edges add to the field made at a vertex, and the amount they are picked by.
 
-    One entry an edge: its place in the graph's edges, the number of its source, its parts of the field's mean (first
+    One entry an edge: its index in the graph's edges, the number of its source, its parts of the field's mean (first
     row) and variance (second row), and the second moment that a walk back from the vertex picks it by (of a weight: the
     variance of its matrix product).
     """
 
-    places: Numbers
+    edge_indices: Numbers
     sources: Numbers
     parts: Array
-    amounts: Array
+    walk_weights: Array
 
 
 @dataclass(frozen=True)
 class Signal:
-    """Hold what every vertex of a live graph carries, and fan_in * var(W) of every weight edge, by its place.
+    """Hold what every vertex of a live graph carries, and fan_in * var(W) of every weight edge, by its index.
 
     `amplitudes` and `contributions` are by the vertex's number; `field_means` and `field_variances` are those of the
     field that is made at each.
@@ -123,56 +123,56 @@ class Signal:
         shares: Array = amplitudes**2 * self.field_variances[fields] + means * means.sum()
         return shares
 
-    def brings(self, place: int) -> float:
+    def second_moment_brought(self, edge_index: int) -> float:
         """Return the second moment that an edge brings to its target, seen by itself; 1 into a product."""
-        edge = self.graph.edges[place]
+        edge = self.graph.edges[edge_index]
         merge = self.graph.merge[edge.target]
         if edge.steers or merge == "product":
             return 0.0 if edge.steers else 1.0
         if edge.weight is not None:
-            return edge.delivers(self.weight_sizes[place] * self.reads[place]).second_moment
+            return edge.moments_delivered(self.weight_sizes[edge_index] * self.reads[edge_index]).second_moment
         return block_share(edge) * edge.moments(self.vertices[edge.source].moments).second_moment
 
 
 def propagate(graph: Graph, size: Sizing) -> Signal:
     """Return the signal of every vertex of a live graph, asking `size` for the weights where they are needed."""
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow is an error of its own, at the vertex
-        return _Pass(graph).run(size)
+        return _ForwardPass(graph).run(size)
 
 
-class _Fresh:
+class _NewField:
     """Add up the field that is made at one vertex, edge by edge."""
 
-    __slots__ = ("amounts", "mean", "means", "places", "sources", "variance", "variances")
+    __slots__ = ("edge_indices", "mean", "means", "sources", "variance", "variances", "walk_weights")
 
     def __init__(self) -> None:
         self.mean = self.variance = 0.0
-        self.places: list[int] = []
+        self.edge_indices: list[int] = []
         self.sources: list[int] = []
         self.means: list[float] = []
         self.variances: list[float] = []
-        self.amounts: list[float] = []
+        self.walk_weights: list[float] = []
 
-    def add(self, place: int, source: int, moments: Moments, amount: float) -> None:
+    def add(self, edge_index: int, source: int, moments: Moments, amount: float) -> None:
         """Add what one edge brings, of which a walk back takes the `amount` as its share."""
         self.mean += moments.mean
         self.variance += moments.variance
-        self.places.append(place)
+        self.edge_indices.append(edge_index)
         self.sources.append(source)
         self.means.append(moments.mean)
         self.variances.append(moments.variance)
-        self.amounts.append(amount)
+        self.walk_weights.append(amount)
 
     def contributions(self) -> Contributions:
         return Contributions(
-            np.array(self.places, dtype=np.intp),
+            np.array(self.edge_indices, dtype=np.intp),
             np.array(self.sources, dtype=np.intp),
             np.array((self.means, self.variances)),
-            np.array(self.amounts),
+            np.array(self.walk_weights),
         )
 
 
-class _Pass:
+class _ForwardPass:
     """One pass over a graph: fields by vertex number, their amplitudes, finished signals."""
 
     def __init__(self, graph: Graph) -> None:
@@ -180,8 +180,8 @@ class _Pass:
         count = len(graph.vertices)
         self.number = {vertex.name: i for i, vertex in enumerate(graph.vertices)}
         self.incoming: list[list[tuple[int, Edge]]] = [[] for _ in range(count)]
-        for place, edge in enumerate(graph.edges):
-            self.incoming[self.number[edge.target]].append((place, edge))
+        for edge_index, edge in enumerate(graph.edges):
+            self.incoming[self.number[edge.target]].append((edge_index, edge))
         self.field_means, self.field_variances = np.zeros(count), np.zeros(count)
         self.amplitudes: list[FieldAmplitudes] = []
         self.moments: list[Moments] = []
@@ -195,7 +195,7 @@ class _Pass:
     def run(self, size: Sizing) -> Signal:
         inputs = set(self.graph.inputs)
         for number, vertex in enumerate(self.graph.vertices):
-            fresh, arriving = _Fresh(), _NO_FIELDS
+            fresh, arriving = _NewField(), _NO_FIELDS
             edges = self.incoming[number]
             if vertex.name in inputs:
                 fresh.variance = 1.0
@@ -219,23 +219,25 @@ class _Pass:
 
     # The three ways of joining
 
-    def _sum(self, name: str, edges: list[tuple[int, Edge]], fresh: _Fresh, size: Sizing) -> FieldAmplitudes:
+    def _sum(self, name: str, edges: list[tuple[int, Edge]], fresh: _NewField, size: Sizing) -> FieldAmplitudes:
         coherent: list[tuple[float, FieldAmplitudes]] = []
         weights = []
-        for place, edge in edges:
+        for edge_index, edge in edges:
             if edge.weight is not None:
-                weights.append((place, edge))
+                weights.append((edge_index, edge))
             elif not edge.steers:
-                self._carry(place, edge, fresh, coherent)
+                self._add_unweighted(edge_index, edge, fresh, coherent)
         arriving = _combined(coherent)
         if weights:
-            self._weigh(name, weights, arriving, fresh, size)
+            self._add_weighted(name, weights, arriving, fresh, size)
         return arriving
 
-    def _carry(self, place: int, edge: Edge, fresh: _Fresh, coherent: list[tuple[float, FieldAmplitudes]]) -> None:
+    def _add_unweighted(
+        self, edge_index: int, edge: Edge, fresh: _NewField, coherent: list[tuple[float, FieldAmplitudes]]
+    ) -> None:
         """Add what a weightless edge brings: a coherent part, and whatever of its moments is not in that."""
         source = self.number[edge.source]
-        amplitude = edge.passes()
+        amplitude = edge.copy_amplitude()
         if amplitude:
             coherent.append((amplitude, self.amplitudes[source]))
         if _only_copies(edge.operators):
@@ -245,57 +247,61 @@ class _Pass:
         made = Moments(
             arrives.mean - amplitude * given.mean, max(arrives.variance - amplitude**2 * given.variance, 0.0)
         )
-        fresh.add(place, source, made, made.second_moment)
+        fresh.add(edge_index, source, made, made.second_moment)
 
-    def _weigh(
-        self, name: str, weights: list[tuple[int, Edge]], arriving: FieldAmplitudes, fresh: _Fresh, size: Sizing
+    def _add_weighted(
+        self, name: str, weights: list[tuple[int, Edge]], arriving: FieldAmplitudes, fresh: _NewField, size: Sizing
     ) -> None:
         """Size the weights that meet at a vertex and add what they bring."""
         carried = self._carried(arriving)
         # These loops run once for every weight edge of the graph: one look-up each, sums in plain local floats.
         number, known = self.number, self._read
-        edges, places, sources, reads = [], [], [], []
-        for place, edge in weights:
+        edges, edge_indices, sources, reads = [], [], [], []
+        for edge_index, edge in weights:
             source = number[edge.source]
             key = (source, id(edge.operators))
             read = known.get(key)
             if read is None:
                 assert edge.weight is not None
-                read = known[key] = edge.weight.gain * edge.read(self.moments[source])
+                read = known[key] = edge.weight.gain * edge.second_moment_read(self.moments[source])
             edges.append(edge)
-            places.append(place)
+            edge_indices.append(edge_index)
             sources.append(source)
             reads.append(read)
         rest = Moments(carried.mean + fresh.mean, carried.variance + fresh.variance)
         in_degree = self.graph.in_degree(name)
-        sizes = size(IncomingWeights(name, in_degree, tuple(edges), tuple(places), tuple(reads), rest, self.signals))
-        self.sizes.update(zip(places, sizes, strict=True))
-        self.reads.update(zip(places, reads, strict=True))
+        sizes = size(
+            IncomingWeights(name, in_degree, tuple(edges), tuple(edge_indices), tuple(reads), rest, self.signals)
+        )
+        self.sizes.update(zip(edge_indices, sizes, strict=True))
+        self.reads.update(zip(edge_indices, reads, strict=True))
         delivered: dict[tuple[int, float], Moments] = {}
-        for edge, place, source, read, own in zip(edges, places, sources, reads, sizes, strict=True):
+        for edge, edge_index, source, read, own in zip(edges, edge_indices, sources, reads, sizes, strict=True):
             variance = own * read
             alike = (id(edge.operators), variance)
             made = delivered.get(alike)
             if made is None:
-                made = delivered[alike] = edge.delivers(variance)
-            fresh.add(place, source, made, variance)
+                made = delivered[alike] = edge.moments_delivered(variance)
+            fresh.add(edge_index, source, made, variance)
 
-    def _concat(self, edges: list[tuple[int, Edge]], fresh: _Fresh) -> FieldAmplitudes:
+    def _concat(self, edges: list[tuple[int, Edge]], fresh: _NewField) -> FieldAmplitudes:
         """Join blocks side by side: second moments add by width share, and so do squared amplitudes."""
         blocks = []
-        for place, edge in edges:
+        for edge_index, edge in edges:
             source = self.number[edge.source]
-            blocks.append((place, source, block_share(edge), edge.passes(), edge.moments(self.moments[source])))
+            blocks.append(
+                (edge_index, source, block_share(edge), edge.copy_amplitude(), edge.moments(self.moments[source]))
+            )
         arriving = _side_by_side([(share * passes**2, self.amplitudes[s]) for _, s, share, passes, _ in blocks])
         mean = sum(share * moments.mean for _, _, share, _, moments in blocks)
-        amounts = [share * moments.second_moment for _, _, share, _, moments in blocks]
+        walk_weights = [share * moments.second_moment for _, _, share, _, moments in blocks]
         carried = self._carried(arriving)
-        made = Moments(mean - carried.mean, max(sum(amounts) - mean**2 - carried.variance, 0.0))
-        for (place, source, *_), amount, part in zip(blocks, amounts, _parts(amounts), strict=True):
-            fresh.add(place, source, Moments(part * made.mean, part * made.variance), amount)
+        made = Moments(mean - carried.mean, max(sum(walk_weights) - mean**2 - carried.variance, 0.0))
+        for (edge_index, source, *_), amount, part in zip(blocks, walk_weights, _parts(walk_weights), strict=True):
+            fresh.add(edge_index, source, Moments(part * made.mean, part * made.variance), amount)
         return arriving
 
-    def _product(self, edges: list[tuple[int, Edge]], fresh: _Fresh) -> None:
+    def _product(self, edges: list[tuple[int, Edge]], fresh: _NewField) -> None:
         """Multiply factors, summing over a contraction's terms: every factor has an equal part in the product."""
         sources = [self.number[edge.source] for _, edge in edges]
         factors = [(edge, source) for (_, edge), source in zip(edges, sources, strict=True) if not edge.steers]
@@ -306,13 +312,13 @@ class _Pass:
             second *= moments.second_moment
             terms = max([terms, *(o.terms for o in edge.operators if isinstance(o, Contraction))])
         if len(factors) == 2 and factors[0][1] == factors[1][1]:  # a square: the fourth moment of a Gaussian
-            scale = factors[0][0].passes() * factors[1][0].passes()
+            scale = factors[0][0].copy_amplitude() * factors[1][0].copy_amplitude()
             given = self.moments[factors[0][1]]
             mean = scale * given.second_moment
             second = scale**2 * (3 * given.variance**2 + 6 * given.variance * given.mean**2 + given.mean**4)
         made = Moments(terms * mean / len(edges), terms * max(second - mean**2, 0.0) / len(edges))
-        for (place, _), source in zip(edges, sources, strict=True):
-            fresh.add(place, source, made, 1.0)
+        for (edge_index, _), source in zip(edges, sources, strict=True):
+            fresh.add(edge_index, source, made, 1.0)
 
     # Closing a vertex
 
@@ -322,7 +328,7 @@ class _Pass:
         mean = float(amplitudes @ self.field_means[fields])
         return Moments(mean, float(amplitudes**2 @ self.field_variances[fields]))
 
-    def _finish(self, name: str, number: int, arriving: FieldAmplitudes, fresh: _Fresh) -> None:
+    def _finish(self, name: str, number: int, arriving: FieldAmplitudes, fresh: _NewField) -> None:
         self.field_means[number], self.field_variances[number] = fresh.mean, fresh.variance
         if fresh.variance or fresh.mean:
             arriving = _with_own(arriving, number)
@@ -345,18 +351,18 @@ class _Pass:
 
 def block_share(edge: Edge) -> float:
     """Return the share of a concatenation's entries that an edge brings, one where it joins none."""
-    return math.prod(operator.fraction for operator in edge.operators if isinstance(operator, Share))
+    return math.prod(operator.fraction for operator in edge.operators if isinstance(operator, ConcatBlock))
 
 
 def _only_copies(operators: Sequence[Operator]) -> bool:
     """Say whether all that an edge brings is a coherent copy of its source."""
-    return all(isinstance(operator, Scale) or operator.passes() == 1.0 for operator in operators)
+    return all(isinstance(operator, Scale) or operator.copy_amplitude() == 1.0 for operator in operators)
 
 
-def _parts(amounts: list[float]) -> list[float]:
+def _parts(walk_weights: list[float]) -> list[float]:
     """Return every amount's part of their sum, equal parts if all vanish."""
-    total = sum(amounts)
-    return [amount / total for amount in amounts] if total > 0 else [1.0 / len(amounts)] * len(amounts)
+    total = sum(walk_weights)
+    return [amount / total for amount in walk_weights] if total > 0 else [1.0 / len(walk_weights)] * len(walk_weights)
 
 
 _ONE = np.ones(1)

@@ -18,7 +18,7 @@ Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Walks:
+class WalkStatistics:
     """Hold E[L], E[L^2], E[L^3] of a walk's length L, and the length that two independent walks share on average."""
 
     m1: float
@@ -26,18 +26,18 @@ class Walks:
     m3: float
     shared: float
 
-    def squared(self, offset: float) -> float:
+    def second_moment(self, offset: float) -> float:
         """Return E[(L + offset)^2]."""
         return self.m2 + 2 * offset * self.m1 + offset**2
 
-    def cubed(self, offset: float) -> float:
+    def third_moment(self, offset: float) -> float:
         """Return E[(L + offset)^3]."""
         return self.m3 + 3 * offset * self.m2 + 3 * offset**2 * self.m1 + offset**3
 
 
-def walks(
+def walk_statistics(
     signal: Signal, ends: Sequence[str], *, kernel_lengths: Sequence[float], batch_norm_decay: float
-) -> list[list[Walks]]:
+) -> list[list[WalkStatistics]]:
     """Return the statistics of walks from each of the `ends` back to the input, for each way to count kernels.
 
     A kernel's side beyond one counts `kernel_length` a unit; `batch_norm_decay` is what is left of a path's length
@@ -45,12 +45,12 @@ def walks(
     """
     lengths, decays = _edge_lengths(signal.graph, kernel_lengths), _decays(signal.graph, batch_norm_decay)
     moments = _length_moments(signal, lengths, decays)
-    found: list[list[Walks]] = [[] for _ in kernel_lengths]
+    found: list[list[WalkStatistics]] = [[] for _ in kernel_lengths]
     for end in ends:
         shared = _passed_by_both(signal, end, decays) @ lengths
         for way, of_end in enumerate(found):
             m1, m2, m3 = moments[signal.numbers[end], :, way].tolist()
-            of_end.append(Walks(m1, m2, m3, float(shared[way])))
+            of_end.append(WalkStatistics(m1, m2, m3, float(shared[way])))
     return found
 
 
@@ -67,11 +67,11 @@ def _edge_lengths(graph: Graph, kernel_lengths: Sequence[float]) -> Array:
 
 
 def _decays(graph: Graph, batch_norm_decay: float) -> dict[int, float]:
-    """Return what is left of a path's length before a norm, by the place of the edge that normalises."""
+    """Return what is left of a path's length before a norm, by the index of the edge that normalises."""
     decays = {}
-    for place, edge in enumerate(graph.edges):
+    for edge_index, edge in enumerate(graph.edges):
         if edge.weight is None and edge.normalises:
-            decays[place] = batch_norm_decay if edge.normalises_over_batch else 1.0
+            decays[edge_index] = batch_norm_decay if edge.normalises_over_batch else 1.0
     return decays
 
 
@@ -94,10 +94,10 @@ def _length_moments(signal: Signal, lengths: Array, decays: dict[int, float]) ->
     moments[:, 0] = 1.0
     of_fields = np.zeros((count, 2, 3 * ways))  # weighted by means, and by variances
     for number, vertex in enumerate(signal.graph.vertices):
-        places, sources, parts, _ = signal.contributions[number]
-        if len(places):
-            after = (steps[places] * moments[sources, None]).sum(axis=2)
-            of_fields[number] = parts @ after.reshape(len(places), -1)
+        edge_indices, sources, parts, _ = signal.contributions[number]
+        if len(edge_indices):
+            after = (steps[edge_indices] * moments[sources, None]).sum(axis=2)
+            of_fields[number] = parts @ after.reshape(len(edge_indices), -1)
         at = signal.vertices[vertex.name]
         if at.second_moment > 0:
             fields, amplitudes, _ = signal.amplitudes[number]
@@ -123,17 +123,17 @@ def _passed_by_both(signal: Signal, end: str, decays: dict[int, float]) -> Array
         second = signal.vertices[signal.graph.vertices[number].name].second_moment
         if second > 0 and comes_by[:, number].any():
             made[:, signal.amplitudes[number].fields] += np.outer(comes_by[:, number], signal.shares(number) / second)
-        places, sources, _, amounts = signal.contributions[number]
-        if not len(places) or not made[:, number].any():
+        edge_indices, sources, _, walk_weights = signal.contributions[number]
+        if not len(edge_indices) or not made[:, number].any():
             continue
-        total = amounts.sum()
+        total = walk_weights.sum()
         if total <= 0:
             continue
-        passing = np.outer(made[:, number], amounts / total)
-        both[places] += passing[0] ** 2 + passing[1]
-        for i, place in enumerate(places.tolist()) if decays else ():
-            if place in decays:
-                passing[:, i] = 0.0, passing[:, i].sum() * decays[place]
+        passing = np.outer(made[:, number], walk_weights / total)
+        both[edge_indices] += passing[0] ** 2 + passing[1]
+        for i, edge_index in enumerate(edge_indices.tolist()) if decays else ():
+            if edge_index in decays:
+                passing[:, i] = 0.0, passing[:, i].sum() * decays[edge_index]
         for towards, amounts_passing in zip(comes_by, passing, strict=True):
             np.add.at(towards, sources, amounts_passing)
     return both

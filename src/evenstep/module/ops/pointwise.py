@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from evenstep.graph.activations import require_known
 from evenstep.graph.model import Parameter
-from evenstep.graph.operators import Activation, Gate, Share, Steer, scaled
+from evenstep.graph.operators import Activation, ConcatBlock, Gate, Steer, scaled
 from evenstep.module.handler_types import (
     Call,
     ConstantValue,
@@ -69,6 +70,7 @@ _LOSSES = """
 
 def activation(name: str, *, depth: int = 1) -> Handler:
     """Return a handler for an activation of one signal, named as in `evenstep.graph.activations`."""
+    require_known(name)
 
     def handler(call: Call) -> Outcome:
         return Outcome((edge_from(call.signals()[0], Activation(name, depth=depth)),))
@@ -246,7 +248,7 @@ def _larger(call: Call) -> Outcome:
     signals = call.signals()
     if len(signals) == 1:  # against a constant: a rectifier
         return activation("relu")(call)
-    return Outcome(tuple(edge_from(s, Share(1 / len(signals))) for s in signals), merge="concat")
+    return Outcome(tuple(edge_from(s, ConcatBlock(1 / len(signals))) for s in signals), merge="concat")
 
 
 @handles("aten.where")
@@ -254,7 +256,7 @@ def _where(call: Call) -> Outcome:
     signals = [value for value in call.args[1:] if isinstance(value, SignalValue)]
     if len(signals) <= 1:
         return carried(signals[0]) if signals else identity(call)
-    return Outcome(tuple(edge_from(s, Share(0.5)) for s in signals), merge="concat")
+    return Outcome(tuple(edge_from(s, ConcatBlock(0.5)) for s in signals), merge="concat")
 
 
 @handles("aten.glu")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from evenstep.graph.model import Edge, Parameter
-from evenstep.graph.operators import Activation, Average, Maximum, Norm, RMSNorm, Share, Slice
+from evenstep.graph.operators import Activation, Average, ConcatBlock, Maximum, Norm, RMSNorm, Slice
 from evenstep.module.handler_types import (
     Call,
     ConstantValue,
@@ -67,7 +67,7 @@ def _concat(call: Call) -> Outcome:
     for block in blocks:
         if isinstance(block, SignalValue):
             share = math.prod(block.shape) / total
-            edges.append(edge_from(block, Share(share), parameters=() if edges else names))
+            edges.append(edge_from(block, ConcatBlock(share), parameters=() if edges else names))
     return Outcome(tuple(edges), merge="concat", uses=uses)
 
 
@@ -92,7 +92,7 @@ def _overwrite(call: Call) -> Outcome:
     share = math.prod(source.shape) / max(math.prod(call.shape), 1)
     if not isinstance(before, SignalValue) or share >= 1 or call.op.startswith("aten.copy"):
         return carried(source)
-    return Outcome((edge_from(before, Share(1 - share)), edge_from(source, Share(share))), merge="concat")
+    return Outcome((edge_from(before, ConcatBlock(1 - share)), edge_from(source, ConcatBlock(share))), merge="concat")
 
 
 @handles("aten.scatter_add", "aten.index_add", "aten.scatter_reduce", "aten.index_reduce")
@@ -130,7 +130,7 @@ def _average_pool(call: Call) -> Outcome:
     signal = call.signals()[0]
     kernel = _sides(call.args[1], call.op)
     if any(side < whole for side, whole in zip(kernel, signal.shape[-len(kernel) :], strict=True)):
-        return Outcome((edge_from(signal, Average(math.prod(kernel), alike=True)),))
+        return Outcome((edge_from(signal, Average(math.prod(kernel), correlated=True)),))
     return Outcome((edge_from(signal, Average(math.prod(signal.shape[-len(kernel) :]))),))
 
 

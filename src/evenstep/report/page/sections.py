@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evenstep.graph.fields import name_of
 from evenstep.planning import ParameterPlan, Plan
 from evenstep.planning.words import own_words
 from evenstep.report.page.charts import SHAPES, Chart
@@ -156,7 +157,7 @@ def _plan(part: PlanPart, anchor: str) -> PlanSection:
     plan = part.plan
     scale = ColourScale.over((p.lr_scale for p in plan.parameters), middle=plan.lr_scale)
     drawing = draw(plan, scale, name=f"{anchor}-graph") if part.has_graph else None
-    thickness = "share of all paths" if plan.rule == "paths" else "share of the second moment"
+    thickness = "share of all paths" if name_of(plan.rule) == "paths" else "share of the second moment"
     return PlanSection(
         anchor,
         part.name or "Plan",
@@ -173,10 +174,10 @@ def _plan(part: PlanPart, anchor: str) -> PlanSection:
 def _plan_facts(plan: Plan, *, has_graph: bool) -> tuple[Fact, ...]:
     values = sum(math.prod(p.shape) for p in plan.parameters)
     facts = [
-        ("Rule", plan.rule, _RULES.get(plan.rule, "")),
+        ("Rule", plan.rule, _RULES.get(name_of(plan.rule), "")),
         ("Base learning rate", "none" if plan.base is None else number(plan.base), _base_said(plan)),
         ("Network's factor", f"× {number(plan.lr_scale)}", "relative to its base, width aside"),
-        ("Initialisation", plan.init, _INITS.get(plan.init, "")),
+        ("Initialisation", plan.init, _INITS.get(name_of(plan.init), "")),
         ("Optimiser", plan.optimizer, ""),
         ("Parameters", whole(len(plan.parameters)), counted(values, "number")),
     ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from evenstep.graph import Edge, Graph
-from evenstep.init import initialisation
+from evenstep.graph.fields import name_of
+from evenstep.init import INITS
 from evenstep.planning import Plan
 from evenstep.signal import IncomingWeights, propagate
 
@@ -17,9 +18,10 @@ def path_weights(plan: Plan) -> tuple[float, ...]:
     paths all count alike, and of the second moment for all others. Weights of the edges into a vertex add up to the
     vertex's own, and an edge on no path has weight 0.
     """
-    graph = initialisation(plan.init).with_open_gates(plan.graph)
+    init = INITS.get(name_of(plan.init), INITS["conserve"])
+    graph = init.with_open_gates(plan.graph)
     live = graph.live()
-    share = _path_counts(live) if plan.rule == "paths" else _second_moments(plan, live)
+    share = _path_counts(live) if name_of(plan.rule) == "paths" else _second_moments(plan, live)
     reached = dict.fromkeys((vertex.name for vertex in live.vertices), 0.0)
     for name in live.outputs:
         reached[name] += 1 / len(live.outputs)
@@ -60,5 +62,5 @@ def _second_moments(plan: Plan, live: Graph) -> Callable[[Edge], float]:
         return edge.weight.fan_in * std[names[0]] ** 2
 
     signal = propagate(live, sizes)
-    place_of = {id(edge): place for place, edge in enumerate(live.edges)}
-    return lambda edge: signal.brings(place_of[id(edge)])
+    index_of = {id(edge): edge_index for edge_index, edge in enumerate(live.edges)}
+    return lambda edge: signal.second_moment_brought(index_of[id(edge)])

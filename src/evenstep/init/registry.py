@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from evenstep.errors import InputError
 from evenstep.init.conserve import Conserve
 from evenstep.init.degree import Degree
+from evenstep.init.he import He
 from evenstep.init.initialisation import Initialisation
-from evenstep.init.plain import He, Keep
+from evenstep.init.keep import Keep
 
 INITS: Mapping[str, Initialisation] = {init.name: init for init in (Conserve(), Degree(), He(), Keep())}
 
@@ -17,7 +18,7 @@ def initialisation(init: str | Initialisation) -> Initialisation:
     """Return an initialisation given by itself or by its name, or raise if there is none of that name.
 
     >>> initialisation("he")
-    He(closed_gate=0.01, readout_power=1.0, tied='smallest', gain=2.0)
+    He(name='he', closed_gate_below=0.01, readout_power=1.0, tied='smallest', gain=2.0)
     """
     if isinstance(init, Initialisation):
         return init

@@ -1,0 +1,25 @@
+"""`keep`: weights stay as they are, for a plan of learning rates alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from evenstep.graph import Graph
+from evenstep.init.initialisation import Initialisation, Sizes, equal_sizes
+from evenstep.signal import IncomingWeights
+
+
+@dataclass(frozen=True)
+class Keep(Initialisation):
+    """Leave all weights as they are."""
+
+    name: str = field(default="keep", kw_only=True)
+
+    @property
+    def keeps(self) -> bool:
+        """True: every weight stays as it is."""
+        return True
+
+    def size_hidden(self, graph: Graph, incoming: IncomingWeights) -> Sizes:  # noqa: ARG002
+        """Size nothing: every weight is replaced by its measured size."""
+        return equal_sizes(incoming, 1.0, "")
