@@ -128,6 +128,10 @@ def test_operators_in_a_row_are_folded_one_after_the_other() -> None:
     assert slope_of(operators, STANDARD_GAUSSIAN) == pytest.approx(0.5 * 9 / 4, rel=1e-2)
 
 
+def test_an_opened_gate_keeps_its_depth() -> None:
+    assert Gate(2.0, depth=3).opened(0.01) == Scale(2.0, depth=3)
+
+
 @pytest.mark.parametrize(
     ("size", "inverse", "factor"),
     [(0.3, False, 0.3), (-0.3, False, -0.3), (0.3, True, 1 / 0.3), (1e-6, False, 1.0), (-1e-6, False, -1.0)]
@@ -218,6 +222,12 @@ def test_an_operator_survives_plain_values(operator: Operator) -> None:
         ({"op": "weight", "patches": 1}, "patches .* is 1; give true or false"),
         ({"op": "scale", "factor": "2"}, "factor .* is '2'; give a number"),
         ({"op": "activation", "name": 3}, "name .* is 3; give a text"),
+        ({"op": "weight", "kernel_size": -3.0}, "kernel_size .* is -3.0; give a number from 1 up"),
+        ({"op": "weight", "gain": -1.0}, "gain .* is -1.0; give a number from 0 up"),
+        ({"op": "average", "window": 0}, "window .* is 0; give a number from 1 up"),
+        ({"op": "gate", "size": "1"}, "size .* is '1'; give a number, or nothing"),
+        ({"op": "concat_block", "fraction": 5.0}, "fraction .* is 5.0; give a number up to 1"),
+        ({"op": "recurrent", "kind": "foo"}, "kind 'foo'; choose one of lstm"),
     ],
 )
 def test_damaged_operators_are_named(values: dict[str, object], words: str) -> None:

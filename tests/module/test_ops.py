@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import evenstep as es
@@ -294,6 +295,22 @@ def test_an_operator_s_factor_counts_as_one_written_out_does(operator: Operator,
     assert taught.lr_scale == pytest.approx(written.lr_scale)
     first, second = (taught[name].std / plain[name].std for name in ("first.weight", "second.weight"))
     assert first * second == pytest.approx(1 / abs(factor), rel=1e-6)
+
+
+def test_several_operators_on_an_edge_are_the_same_in_a_row() -> None:
+    def in_a_row(call: Call) -> Outcome:
+        return Outcome((edge_from(call.signals()[0], Norm(over_batch=True), Activation("relu"), Scale(0.1)),))
+
+    class Written(Scaled):
+        def forward(self, x: Tensor) -> Tensor:
+            h = F.batch_norm(self.first(x), None, None, training=True)
+            logits: Tensor = self.last(torch.relu(self.second(0.1 * torch.relu(h))))
+            return logits
+
+    es.register_op(RAMP, in_a_row)
+    taught, written = es.plan(Scaled(), X), es.plan(Written(), X)
+    assert taught.lr_scale == pytest.approx(written.lr_scale)
+    assert [p.std for p in taught.parameters] == pytest.approx([p.std for p in written.parameters])
 
 
 def test_a_factor_weighs_one_summand_among_others() -> None:

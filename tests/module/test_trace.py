@@ -15,6 +15,7 @@ import evenstep as es
 from evenstep.graph import activations, dag_cnn_graph, dag_mlp_graph, nasbench201_graph, path_moments
 from evenstep.graph.networks import NormKind, Order
 from evenstep.graph.operators import ConcatBlock, Scale
+from evenstep.planning import chain_like
 from evenstep.spaces import DagCNN, DagMLP, NasBench201
 from tests.reference import (
     cell_code_of,
@@ -531,6 +532,36 @@ def test_biases_of_a_recurrent_layer_go_with_the_matrix_that_reads_its_input() -
         assert planned[f"lstm.bias_ih_l{layer}"].lr_scale == rate
         assert planned[f"lstm.bias_hh_l{layer}"].lr_scale == rate
     assert planned["lstm.weight_ih_l0"].lr_scale != planned["lstm.weight_ih_l1"].lr_scale
+
+
+@pytest.mark.parametrize("size", [1.0, -1.0, 1e-6, 0.0])
+def test_a_gate_that_counts_as_one_plans_as_if_it_were_not_there(size: float) -> None:
+    layers = {"a": linear(8, 16), "b": linear(16, 16), "c": linear(16, 16), "d": linear(16, 3)}
+
+    class Gated(nn.Module):
+        def __init__(self, *, gated: bool) -> None:
+            super().__init__()
+            self.layers = nn.ModuleDict(layers)
+            self.gate = nn.Parameter(torch.full((16,), size)) if gated else None
+
+        def forward(self, x: Tensor) -> Tensor:
+            a, b, c, d = self.layers.values()
+            h = F.relu(a(x))
+            branch = c(h) if self.gate is None else self.gate * c(h)
+            logits: Tensor = d(F.relu(b(h)) + branch)
+            return logits
+
+    for init in ("conserve", "degree", "he"):
+        plain, gated = (es.plan(Gated(gated=gated), torch.zeros(2, 8), init=init) for gated in (False, True))
+        assert gated.lr_scale == pytest.approx(plain.lr_scale, rel=1e-9)
+        for p in plain.parameters:
+            assert (gated[p.name].std, gated[p.name].lr_scale) == pytest.approx((p.std, p.lr_scale), rel=1e-9), p.name
+
+
+def test_a_recurrent_block_reads_before_its_own_activations() -> None:
+    model = Made(lambda m, x: m.o(m.r(torch.tanh(m.a(x)))[0]), a=linear(8, 16), r=nn.GRU(16, 12), o=linear(12, 3))
+    base = chain_like(es.trace(model, torch.zeros(5, 2, 8)))
+    assert base == dag_mlp_graph("2", activation="tanh")  # order pre
 
 
 # Parameters

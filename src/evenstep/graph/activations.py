@@ -184,6 +184,9 @@ def maximum_moments(window: int) -> tuple[float, float]:
     return float(weights @ middle), float(weights @ middle**2)
 
 
+RECURRENT = ("lstm", "gru", "tanh", "relu")
+
+
 @lru_cache(maxsize=8)
 def recurrent_second_moment(kind: str) -> float:
     """Return the stationary second moment of a recurrent cell's output, its gates fed unit Gaussians (simulated)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenstep.errors import GraphError, InputError
@@ -19,19 +19,41 @@ def non_default_fields(value: Any) -> dict[str, Any]:
     return {f.name: getattr(value, f.name) for f in fields(value) if f.init and getattr(value, f.name) != f.default}
 
 
+# What numbers of operators and parameters have to be, besides whole or finite.
+_AT_LEAST_ONE = frozenset({"fan_in", "fan_out", "kernel_size", "groups", "window", "terms"})
+_NOT_NEGATIVE = frozenset({"gain", "measured", "fraction"})
+
+
 def validated(value: Read) -> Read:
-    """Return a dataclass read from text, or raise if a field that has a default is of another kind."""
+    """Return a dataclass read from text, or raise if a field is of another kind or out of range."""
     for f in fields(value):
+        if not f.init:
+            continue
         given = getattr(value, f.name)
-        if type(f.default) is bool and type(given) is not bool:
-            raise GraphError(f"{f.name} of {value} is {given!r}; give true or false")
-        if type(f.default) is int and (type(given) is not int or given < 0):
-            raise GraphError(f"{f.name} of {value} is {given!r}; give a whole number")
-        if type(f.default) is float and not (type(given) in (int, float) and math.isfinite(given)):
-            raise GraphError(f"{f.name} of {value} is {given!r}; give a number")
-        if type(f.default) is str and type(given) is not str:
-            raise GraphError(f"{f.name} of {value} is {given!r}; give a text")
+        problem = _problem(f.name, f.default, given)
+        if problem:
+            raise GraphError(f"{f.name} of {value} is {given!r}; {problem}")
     return value
+
+
+def _problem(name: str, default: Any, given: Any) -> str:
+    """Say what a field has to be instead, nothing where it is right."""
+    number = type(given) in (int, float) and math.isfinite(given)
+    if type(default) is bool:
+        return "" if type(given) is bool else "give true or false"
+    if type(default) is int and (type(given) is not int or given < 0):
+        return "give a whole number"
+    if type(default) is float and not number:
+        return "give a number"
+    if default is None and given is not None and not number:
+        return "give a number, or nothing"
+    if (type(default) is str or default is MISSING) and name not in ("shape", "operators") and type(given) is not str:
+        return "give a text"
+    if number and name in _AT_LEAST_ONE and given < 1:
+        return "give a number from 1 up"
+    if number and name in _NOT_NEGATIVE and given < 0:
+        return "give a number from 0 up"
+    return "give a number up to 1" if name == "fraction" and given > 1 else ""
 
 
 def require_valid_fields(owner: Any) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from evenstep.errors import GraphError
 from evenstep.graph.fields import non_default_fields, validated
@@ -316,9 +316,7 @@ class Graph:
             (_edge_of(e) for e in values["edges"]),
             inputs=values["inputs"],
             outputs=values["outputs"],
-            parameters=(
-                validated(Parameter(**{**p, "shape": tuple(p.get("shape", ()))})) for p in values["parameters"]
-            ),
+            parameters=map(_parameter_of, values["parameters"]),
         )
 
 
@@ -362,7 +360,13 @@ def _edge_values(edge: Edge) -> dict[str, Any]:
 
 
 def _parameter_of(values: Mapping[str, Any]) -> Parameter:
-    return validated(Parameter(**{**values, "shape": tuple(values.get("shape", ()))}))
+    """Rebuild a parameter from plain values, or raise if a field is invalid."""
+    parameter = validated(Parameter(**{**values, "shape": tuple(values.get("shape", ()))}))
+    if parameter.role not in get_args(Role):
+        raise GraphError(
+            f"role of parameter '{parameter.name}' is {parameter.role!r}; choose one of {_names(get_args(Role))}"
+        )
+    return parameter
 
 
 def _edge_of(values: Mapping[str, Any]) -> Edge:
@@ -372,6 +376,8 @@ def _edge_of(values: Mapping[str, Any]) -> Edge:
             f"edge {values.get('source')}->{values.get('target')} has no operators, as older versions wrote it; make "
             "the file again with this one"
         )
+    if not isinstance(values["operators"], list | tuple):
+        raise GraphError(f"operators of edge {values.get('source')}->{values.get('target')} are no list; give one")
     fields = {**values, "operators": tuple(operator_of(operator) for operator in values["operators"])}
     return Edge(**{**fields, "parameters": tuple(values.get("parameters", ()))})
 

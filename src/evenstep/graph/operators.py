@@ -105,7 +105,8 @@ class Gate(Operator):
         """Return the factor as a number; one that is unknown or smaller than `closed` counts as one."""
         sign = -1.0 if self.size is not None and self.size < 0 else 1.0
         size = abs(self.size or 0.0)
-        return Scale(sign * (1.0 if size == 0.0 or size < closed else 1.0 / size if self.inverse else size))
+        factor = 1.0 if size == 0.0 or size < closed else 1.0 / size if self.inverse else size
+        return Scale(sign * factor, depth=self.depth)
 
     def moments(self, given: Moments) -> Moments:
         """Act as a factor that is wide open."""
@@ -415,4 +416,10 @@ def operator_of(values: Mapping[str, Any]) -> Operator:
     op = values.get("op")
     if not isinstance(op, str) or op not in OPERATORS:
         raise GraphError(f"an edge has the operator {op!r}; choose one of {', '.join(sorted(OPERATORS))}")
-    return validated(OPERATORS[op](**{name: value for name, value in values.items() if name != "op"}))
+    operator = validated(OPERATORS[op](**{name: value for name, value in values.items() if name != "op"}))
+    if isinstance(operator, Activation):
+        activations.require_known(operator.name)
+    if isinstance(operator, Recurrent) and operator.kind not in activations.RECURRENT:
+        kinds = ", ".join(activations.RECURRENT)
+        raise GraphError(f"a recurrent block is of kind {operator.kind!r}; choose one of {kinds}")
+    return operator

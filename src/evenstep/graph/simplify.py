@@ -9,14 +9,15 @@ import math
 from dataclasses import dataclass
 
 from evenstep.graph.model import Edge, Graph
-from evenstep.graph.operators import Activation, Operator, Scale, Weight, scaled
+from evenstep.graph.operators import Activation, Gate, Operator, Scale, Weight, scaled
 
 
 def simplified(graph: Graph) -> Graph:
     """Return the graph with nested sums flattened, and activations and signs folded into the weights beside them.
 
     An activation that only weights read joins each of them (order pre); what is left joins the weight before it (order
-    post). A network that sums activations and nowhere pre-activations is of order post throughout.
+    post). A network that sums activations and nowhere pre-activations is of order post throughout. Where there are
+    gates nothing is folded: whether a weight meets a sum through one depends on what the gate counts as.
     """
     work = _Work.of(graph)
     names = [vertex.name for vertex in graph.vertices]
@@ -25,10 +26,11 @@ def simplified(graph: Graph) -> Graph:
     for name in names:
         work.absorb(name)
         work.splice(name)
-    folds = [work.fold_before, work.fold_after]
-    for fold in reversed(folds) if work.sums_activations_only() else folds:
-        for name in names:
-            fold(name)
+    if not has_gates(graph):
+        folds = [work.fold_before, work.fold_after]
+        for fold in reversed(folds) if work.sums_activations_only() else folds:
+            for name in names:
+                fold(name)
     kept = [vertex for vertex in graph.vertices if vertex.name in work.incoming]
     return Graph.build(
         kept,
@@ -37,6 +39,11 @@ def simplified(graph: Graph) -> Graph:
         outputs=graph.outputs,
         parameters=graph.parameters,
     )
+
+
+def has_gates(graph: Graph) -> bool:
+    """Say whether the graph has trained factors that have not been opened."""
+    return any(isinstance(operator, Gate) for edge in graph.edges for operator in edge.operators)
 
 
 @dataclass

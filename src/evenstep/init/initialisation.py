@@ -14,8 +14,9 @@ from typing import Literal, get_args
 from evenstep.errors import InputError
 from evenstep.graph import Edge, Graph, Parameter
 from evenstep.graph.fields import require_valid_fields
-from evenstep.graph.operators import Gate, Moments
+from evenstep.graph.operators import Gate, Moments, Scale
 from evenstep.graph.roles import Head
+from evenstep.graph.simplify import has_gates
 from evenstep.signal import IncomingWeights, VertexSignal
 
 Tied = Literal["smallest", "largest"]
@@ -69,7 +70,7 @@ class Initialisation:
 
     def with_open_gates(self, graph: Graph) -> Graph:
         """Return the graph with every gate replaced by the factor it counts as; edges stay in their edge_indices."""
-        if not any(isinstance(operator, Gate) for edge in graph.edges for operator in edge.operators):
+        if not has_gates(graph):
             return graph
         return replace(graph, edges=tuple(map(self._opened, graph.edges)))
 
@@ -77,7 +78,7 @@ class Initialisation:
         if not any(isinstance(operator, Gate) for operator in edge.operators):
             return edge
         opened = (o.opened(self.closed_gate_below) if isinstance(o, Gate) else o for o in edge.operators)
-        return replace(edge, operators=tuple(o for o in opened if not (o.op == "scale" and o.copy_amplitude() == 1.0)))
+        return replace(edge, operators=tuple(operator for operator in opened if operator != Scale()))
 
 
 @dataclass(frozen=True)

@@ -331,11 +331,23 @@ class _Tracer:
             return each_output(result, lambda shape: SignalValue(first.source, shape, outcome.probability))
         vertex = self.drawing.vertex(vertex_name(node), outcome.merge)
         for edge in outcome.edges:
-            self.drawing.edges.append(Edge(edge.source, vertex, edge.operators, edge.parameters))
+            self._draw_edge(edge, vertex)
         if outcome.scale != 1.0:
             unscaled, vertex = vertex, self.drawing.vertex(vertex)
             self.drawing.edges.append(Edge(unscaled, vertex, scaled(outcome.scale)))
         return each_output(result, lambda shape: SignalValue(vertex, shape, outcome.probability))
+
+    def _draw_edge(self, edge: Edge, target: str) -> None:
+        """Draw an edge operator by operator, each with a vertex of its own; parameters go with the weight."""
+        source, operators = edge.source, edge.operators
+        at_weight = operators.index(edge.weight) if edge.weight is not None else 0
+        for position in range(len(operators) - 1):
+            vertex = self.drawing.vertex(target)
+            parameters = edge.parameters if position == at_weight else ()
+            self.drawing.edges.append(Edge(source, vertex, operators[position : position + 1], parameters))
+            source = vertex
+        parameters = edge.parameters if at_weight >= len(operators) - 1 else ()
+        self.drawing.edges.append(Edge(source, target, operators[-1:], parameters))
 
     def graph(self, outputs: list[str]) -> Graph:
         """Return the finished graph, simplified, with every parameter of the module."""

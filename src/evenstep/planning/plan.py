@@ -207,6 +207,8 @@ class Plan:
             sum_cubed_depth=values["sum_cubed_depth"],
         )
         _check_values(plan)
+        rate = values["lr_scale"]
+        _require(_is_number(rate) and math.isclose(rate, plan.lr_scale), "lr_scale", rate)
         return plan
 
     def _some(self) -> str:
@@ -222,11 +224,16 @@ def _check_values(plan: Plan) -> None:
     _require(type(plan.path_count) is int and plan.path_count > 0, "path_count", plan.path_count)
     _require(type(plan.sum_cubed_depth) is int and plan.sum_cubed_depth >= 0, "sum_cubed_depth", plan.sum_cubed_depth)
     for factor in plan.factors:
+        _require(isinstance(factor.name, str) and isinstance(factor.why, str), "words of a factor", factor)
         _require(_is_number(factor.value) and factor.value > 0, f"factor '{factor.name}'", factor.value)
     for vertex in plan.vertices:
         sizes = _is_number(vertex.second_moment) and vertex.second_moment >= 0 and type(vertex.in_degree) is int
         _require(sizes, f"vertex '{vertex.name}'", (vertex.in_degree, vertex.second_moment))
     for p in plan.parameters:
+        _require(p.factors[: len(plan.factors)] == plan.factors, f"factors of '{p.name}'", p.factors)
+        _require(
+            all(isinstance(text, str) for text in (p.init_reason, p.role, *p.notes)), f"words of '{p.name}'", p.notes
+        )
         for factor in p.factors:
             _require(
                 _is_number(factor.value) and factor.value > 0, f"factor '{factor.name}' of '{p.name}'", factor.value

@@ -14,7 +14,7 @@ from evenstep.errors import InputError
 from evenstep.graph import Graph, Parameter, dag_cnn_graph, dag_mlp_graph
 from evenstep.graph.fields import described, name_of
 from evenstep.graph.networks import NormKind, Order
-from evenstep.graph.operators import Activation
+from evenstep.graph.operators import Activation, Recurrent
 from evenstep.init import INITS, Initialisation, Network, initialisation
 from evenstep.planning.plan import ParameterPlan, Plan, VertexPlan
 from evenstep.rules import OPTIMIZERS, RULES, Factor, Optimizer, RateFactors, Rule
@@ -86,7 +86,7 @@ def _planned(
 ) -> Plan:
     network = Network(graph, init)
     base_init = INITS["conserve"] if init.keeps and base_graph is None else init
-    factors = rule.factors(network, Network(base_graph or chain_like(graph), base_init), optimizer)
+    factors = rule.factors(network, Network(base_graph or chain_like(network.live), base_init), optimizer)
     _require_factors(rule, factors, graph)
     live, signal = network.live, network.signal
     return Plan(
@@ -153,7 +153,9 @@ def chain_like(graph: Graph) -> Graph:
     norms = [edge for edge in graph.edges if edge.normalises]
     norm: NormKind = "none" if not norms else "batch" if any(edge.normalises_over_batch for edge in norms) else "layer"
     after = sum(edge.activates_last for edge in graph.edges)
-    before = sum(edge.weight is not None and edge.activation is not None for edge in graph.edges) - after
+    # A recurrent block has its activations inside, and reads what comes as it is.
+    activated = (e for e in graph.edges if e.weight is not None and (e.activation or isinstance(e.weight, Recurrent)))
+    before = sum(1 for _ in activated) - after
     order: Order = "post" if norm == "none" and after > before else "pre"
     if graph.convolutions:
         return dag_cnn_graph("2", width=BASE_WIDTH["cnn"], order=order, norm=norm, activation=activation)

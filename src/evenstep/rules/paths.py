@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from evenstep.graph.fields import require_valid_fields
 from evenstep.init import Network
+from evenstep.rules.layers import geometric_mean
 from evenstep.rules.rule import Factor, Optimizer, RateFactors
 
 _LARGEST_EXPONENT = 700.0
@@ -47,7 +48,7 @@ class Paths:
 def mean_kernel_size(network: Network) -> float:
     """Return the geometric mean of the kernel sizes on all edges, 1 without convolutions."""
     sizes = [edge.weight.kernel_size for edge in network.live.convolutions if edge.weight is not None]
-    return math.exp(sum(map(math.log, sizes)) / len(sizes)) if sizes else 1.0
+    return geometric_mean(sizes) if sizes else 1.0
 
 
 def _short(number: int) -> str:

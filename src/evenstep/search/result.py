@@ -113,11 +113,18 @@ class LRSearch:
             _pair("bracket", again.bracket if bracket is None else bracket, plain_values.positive_or_nan),
             cast(Status, status),
             graph,
-            None if estimate is None else plain_values.positive("estimate", estimate),
+            None if estimate is None else _estimate_in(grid, plain_values.positive("estimate", estimate)),
             None if interval is None else _pair("interval", interval, plain_values.positive),
             None if rule is None else plain_values.text("rule", rule),
             None if optimizer is None else plain_values.one_of("optimizer", optimizer, OPTIMIZERS),
         )
+
+
+def _estimate_in(grid: tuple[float, ...], estimate: float) -> float:
+    """Return a parabola's minimum, which lies among the rates that were tried."""
+    if not grid[0] <= estimate <= grid[-1]:
+        raise ValueError(f"estimate is {estimate}, outside the grid from {grid[0]} to {grid[-1]}")
+    return estimate
 
 
 def _grid(values: object) -> tuple[float, ...]:
