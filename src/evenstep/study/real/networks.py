@@ -71,7 +71,7 @@ def bases() -> Mapping[str, RealNetwork]:
         RealNetwork("vgg base", "vgg", "images", partial(_vgg_base, batch_norm=False)),
         RealNetwork("vgg_bn base", "vgg_bn", "images", partial(_vgg_base, batch_norm=True)),
         RealNetwork("vit base", "vit", "images", partial(_vit, 1)),
-        RealNetwork("convnext base", "convnext", "images", partial(_convnext, ((128, 1),))),
+        RealNetwork("convnext base", "convnext", "images", partial(_convnext, ((64, 1), (128, 1), (256, 1)))),
         RealNetwork("gpt2 base", "gpt2", "text", partial(_gpt2, 1, 256)),
         RealNetwork("llama base", "llama", "text", partial(_llama, 1, 256)),
     )

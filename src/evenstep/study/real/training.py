@@ -44,7 +44,7 @@ def schedule(step: int, steps: int) -> float:
     """Return the factor of the rate at a step: linear warm-up, then cosine to zero.
 
     >>> [round(schedule(step, 100), 3) for step in (0, 7, 54, 99)]
-    [0.125, 1.0, 0.491, 0.0]
+    [0.125, 1.0, 0.483, 0.0]
     """
     warm = max(1, round(WARM_UP * steps))
     if step < warm:
