@@ -19,7 +19,7 @@ types: .venv/ready
 tests: .venv/ready
 	$(BIN)/pytest -n 2 -m "not exhaustive"
 
-# From a graph to its plan: no searches, studies or commands. About a minute on two cores.
+# From a graph to its plan: no searches, studies or commands. Under a minute on two cores.
 unit: .venv/ready
 	$(BIN)/pytest -n 2 -m "not exhaustive and not slow" tests/graph tests/signal tests/init tests/rules tests/planning
 

@@ -205,6 +205,7 @@ def test_a_count_of_three_hundred_digits_survives_exactly() -> None:
     assert json.loads(plan.to_json())["path_count"] == 2**1000
 
 
+@pytest.mark.slow
 def test_path_counts_beyond_python_s_limit_of_digits_survive_their_text() -> None:
     graph = Graph.from_edges([(i, i + 1, "weight") for i in range(4400) for _ in range(10)])
     plan = plan_graph(graph, rule="paths", init="degree")

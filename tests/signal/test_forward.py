@@ -222,13 +222,13 @@ def check_conserved(code: str, order: Order, init: str, *, draws: int, flips: in
     [
         pytest.param(reference.chain(1), 3, 24, id="chain 1"),
         pytest.param(reference.chain(4), 3, 40, id="chain 4"),
-        pytest.param(reference.chain(16), 6, 50, id="chain 16"),
+        pytest.param(reference.chain(16), 6, 50, id="chain 16", marks=pytest.mark.slow),
         pytest.param(reference.dense(2), 3, 24, id="dense 2"),
         pytest.param(reference.dense(8), 2, 24, id="dense 8"),
-        pytest.param(reference.dense(16), 1, 16, id="dense 16"),
+        pytest.param(reference.dense(16), 1, 16, id="dense 16", marks=pytest.mark.slow),
         pytest.param(random_weights(4, 0), 3, 24, id="random 4"),
-        pytest.param(random_weights(16, 1), 2, 40, id="random 16"),
-        pytest.param(random_weights(64, 2), 1, 12, id="random 64"),
+        pytest.param(random_weights(16, 1), 2, 40, id="random 16", marks=pytest.mark.slow),
+        pytest.param(random_weights(64, 2), 1, 12, id="random 64", marks=pytest.mark.slow),
     ],
 )
 def test_nets_of_weights_keep_the_input_s_second_moment(
@@ -279,6 +279,7 @@ def simulate(code: str, order: Order, plan: Plan, *, seeds: int) -> dict[str, fl
     return {str(vertex): value.square().mean().item() for vertex, value in values.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("order", "init"), CONSERVING)
 @pytest.mark.parametrize(
     ("code", "seeds"),
