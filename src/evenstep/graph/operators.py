@@ -9,6 +9,7 @@ it is called (`words`). Whoever needs one of these asks the operator: the signal
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -34,23 +35,23 @@ STANDARD_GAUSSIAN = Moments(0.0, 1.0)  # a standard Gaussian
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
-    """Do one thing to a signal; `depth` is the number of activations that it counts as on a path."""
+class Operator(ABC):
+    """One operation on a signal; `depth` is the number of activations that it counts as on a path."""
 
     op: ClassVar[str] = ""
     depth: int = field(default=0, kw_only=True)
 
+    @abstractmethod
     def moments(self, given: Moments) -> Moments:
         """Return the moments of what leaves the operator."""
-        raise NotImplementedError(f"{self.op} has no moments of its own")
 
     def copy_amplitude(self) -> float:
         """Return the amplitude of the coherent copy that passes; 0 where all that leaves is a new field."""
         return 0.0
 
+    @abstractmethod
     def slope(self, given: Moments) -> float:
         """Return the factor by which the variance of a small, independent change of the signal is multiplied."""
-        raise NotImplementedError(f"{self.op} has no slope of its own")
 
     def length(self, kernel_length: float) -> float:  # noqa: ARG002
         """Return what the operator adds to the length of a path; `kernel_length` weighs a kernel's side beyond one."""
@@ -360,6 +361,14 @@ class Weight(Operator):
     def output_moments(self, variance: float) -> Moments:
         """Return the moments of what leaves, where the matrix product with what is read has this variance."""
         return Moments(0.0, variance)
+
+    def moments(self, given: Moments) -> Moments:
+        """Return what a weight of fan_in * var(W) = 1 makes; how large it really is, the initialisation says."""
+        return self.output_moments(self.gain * given.second_moment)
+
+    def slope(self, given: Moments) -> float:  # noqa: ARG002
+        """Pass changes like the signal, for a weight of fan_in * var(W) = 1."""
+        return self.gain
 
     def length(self, kernel_length: float) -> float:
         """Count a kernel of side k as k weights, one of them in the activation it stands beside."""

@@ -7,6 +7,7 @@ own way to size hidden weights, by fan_in * var(W).
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -25,7 +26,7 @@ Sizes = tuple[list[float], list[str]]
 
 
 @dataclass(frozen=True)
-class Initialisation:
+class Initialisation(ABC):
     """Say how weights start.
 
     A trained factor below `closed_gate_below` is a gate that opens in training, and counts as one.
@@ -42,13 +43,13 @@ class Initialisation:
         """Whether trained weights stay as they are."""
         return False
 
+    @abstractmethod
     def size_hidden(self, graph: Graph, incoming: IncomingWeights) -> Sizes:
         """Size the hidden weights that meet at a vertex."""
-        raise NotImplementedError
 
+    @abstractmethod
     def size_readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:
         """Size a readout that reads the second moment `read` of a head that carries `at`."""
-        raise NotImplementedError
 
     def choose_tied_use(self, stds: Mapping[int, float]) -> int:
         """Choose one of the uses of a tied weight, which ask for these standard deviations."""

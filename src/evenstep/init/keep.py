@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from evenstep.graph import Graph
+from evenstep.graph import Edge, Graph
+from evenstep.graph.roles import Head
 from evenstep.init.initialisation import Initialisation, Sizes, equal_sizes
-from evenstep.signal import IncomingWeights
+from evenstep.signal import IncomingWeights, VertexSignal
 
 
 @dataclass(frozen=True)
@@ -23,3 +24,7 @@ class Keep(Initialisation):
     def size_hidden(self, graph: Graph, incoming: IncomingWeights) -> Sizes:  # noqa: ARG002
         """Size nothing: every weight is replaced by its measured size."""
         return equal_sizes(incoming, 1.0, "")
+
+    def size_readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:  # noqa: ARG002
+        """Size nothing either."""
+        return 1.0, ""

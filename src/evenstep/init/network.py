@@ -143,7 +143,7 @@ class _InitialSizes:
         sizes, why = self.init.size_hidden(self.graph, incoming)
         if self.kept or not self.heads.keys().isdisjoint(incoming.edge_indices):
             for i, (edge, edge_index) in enumerate(zip(incoming.edges, incoming.edge_indices, strict=True)):
-                if edge_index in self.heads and not self.init.keeps:
+                if edge_index in self.heads:
                     head = self.heads[edge_index]
                     at = incoming.upstream[head.vertex]
                     sizes[i], why[i] = self.init.size_readout(self.graph, head, edge, incoming.reads[i], at)
