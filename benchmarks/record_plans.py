@@ -111,9 +111,14 @@ def differences(before: Any, after: Any, tolerance: float, where: str = "") -> I
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the plans of a record by their names."""
+    """Return the plans of a record by name; a name that comes again is numbered, so that none is left out."""
+    plans: dict[str, Any] = {}
+    seen: Counter[str] = Counter()
     with gzip.open(path, "rt") as lines:
-        return dict(map(json.loads, lines))
+        for name, plan in map(json.loads, lines):
+            seen[name] += 1
+            plans[name if seen[name] == 1 else f"{name} #{seen[name]}"] = plan
+    return plans
 
 
 def main() -> int:
