@@ -123,8 +123,15 @@ def joined(w: dict[str, Tensor], x: Tensor) -> Tensor:
     return linear(w, "b", torch.cat([F.relu(left), right], dim=-1))
 
 
+def written_out(w: dict[str, Tensor], x: Tensor) -> Tensor:
+    x = linear(w, "a", x)
+    x = linear(w, "b", 0.5 * x * (1 + torch.tanh(0.79788 * (x + 0.044715 * x**3))))
+    return linear(w, "c", F.relu(x) * x)
+
+
 BODIES = {"chain": chain, "post": post, "residual": residual, "copies": copies, "normed": normed} | {
     "gated": gated,
+    "written out": written_out,
     "joined": joined,
 }
 

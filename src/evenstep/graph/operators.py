@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from evenstep.errors import GraphError
 from evenstep.graph import activations
+from evenstep.graph.expression_names import shortened
 from evenstep.graph.fields import non_default_fields, validated
 
 
@@ -124,7 +125,10 @@ class Gate(Operator):
 
 @dataclass(frozen=True, slots=True)
 class Activation(Operator):
-    """Apply a nonlinearity to every entry, then average over `window` entries (a variance: the mean of squares)."""
+    """Apply a nonlinearity to every entry, then average over `window` entries (a variance: the mean of squares).
+
+    Its `name` is that of a known function, or an expression of x (`evenstep.graph.expression_names`).
+    """
 
     op: ClassVar[str] = "activation"
     name: str = "relu"
@@ -142,7 +146,8 @@ class Activation(Operator):
 
     def words(self) -> str:
         """Name the activation."""
-        return self.name if self.window == 1 else f"mean of {self.name} over {self.window}"
+        name = shortened(self.name)
+        return name if self.window == 1 else f"mean of {name} over {self.window}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from evenstep.graph.expressions import Expression, X
 from evenstep.graph.model import Edge, Merge, Parameter
 from evenstep.graph.operators import Operator
 
@@ -13,15 +14,31 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Entrywise:
+    """Say which function of which field a tensor is, entry by entry.
+
+    The field is what vertex `root` carries, its entries moved about as `layout` says: tensors of one root, layout and
+    shape have the same entry at the same place. `counts` says whether the function counts as an activation on a path.
+    """
+
+    root: str
+    layout: str = ""
+    function: Expression = X
+    counts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SignalValue:
     """A tensor on a path from the input: the vertex that carries it and its shape.
 
-    `probability` marks the output of a softmax, whose rows sum to one.
+    `probability` marks the output of a softmax, whose rows sum to one. `entrywise` says of which field the tensor is a
+    function; None where it is the field of its own vertex.
     """
 
     vertex: str
     shape: Shape
     probability: bool = False
+    entrywise: Entrywise | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +60,8 @@ class ConstantValue:
     """A tensor that depends on neither inputs nor parameters: buffers, masks, positions.
 
     `buffer` names the buffer, or what was computed from one; `tensor` gives its values where they can be had. `starts`
-    is where the unit interval begins that it was drawn from, and `mean` that of a mask made of such draws.
+    is where the unit interval begins that it was drawn from, and `mean` that of a mask made of such draws. `fill` is
+    the number that all its entries are; `entrywise` the condition on a field that a mask holds (`x > 0`).
     """
 
     shape: Shape
@@ -51,6 +69,16 @@ class ConstantValue:
     tensor: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
     starts: float | None = None
     mean: float | None = None
+    fill: float | None = None
+    entrywise: Entrywise | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """An operator as a function of its operands' entries: signals, masks, constants and numbers."""
+
+    function: Callable[..., Expression]
+    operands: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +89,8 @@ class Outcome:
     every path: a parameter's value if parameters are used, else a constant. Of a parameter in `uses` the handler gives
     name, role and fans, and the tracer adds the rest. `parts` says that several outputs are different entries of the
     signal, each a vertex of its own; `scale` multiplies what the edges make together; `probability` marks rows that
-    sum to one.
+    sum to one. `formula` says what the operator computes entry by entry: where its operands are all functions of one
+    field, one activation of that field takes the place of the edges.
     """
 
     edges: tuple[Edge, ...] = ()
@@ -70,6 +99,7 @@ class Outcome:
     probability: bool = False
     parts: bool = False
     scale: float = 1.0
+    formula: Formula | None = field(default=None, compare=False)
 
 
 OUTPUT = ""  # the target of a handler's edges, until the tracer names it

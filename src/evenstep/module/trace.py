@@ -15,13 +15,25 @@ from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
 from evenstep.errors import EvenstepError, InputError, TraceError
+from evenstep.graph.expressions import affine
 from evenstep.graph.model import Edge, Graph, Parameter, Vertex
+from evenstep.graph.norms import with_norms
 from evenstep.graph.operators import ConcatBlock, Steer, Unknown, scaled
 from evenstep.graph.simplify import simplified
+from evenstep.module.entrywise import (
+    composed,
+    fill_of,
+    is_drawn_exactly,
+    mask_of,
+    moved,
+    one_activation,
+    sums_copies,
+)
 from evenstep.module.exported import check_parameters, export, split_inputs
 from evenstep.module.handler_types import (
     Call,
     ConstantValue,
+    Entrywise,
     Outcome,
     ParameterValue,
     SignalValue,
@@ -110,6 +122,7 @@ class _Sketch:
     inputs: list[str] = field(default_factory=list)
     uses: dict[str, Parameter] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)  # vertex -> the one last written into it in part
+    superseded: dict[str, None] = field(default_factory=dict)  # vertices that a function of their field takes in
 
     def vertex(self, wanted: str, merge: Any = "sum") -> str:
         """Add a vertex under the wanted name, numbered from the second of that name on."""
@@ -119,6 +132,26 @@ class _Sketch:
             name = f"{wanted}#{count}"
         self.vertices[name] = Vertex(name, merge)
         return name
+
+    def drop_superseded(self, outputs: Iterable[str]) -> None:
+        """Drop the steps of functions that are drawn as one activation, where nothing else reads them."""
+        incoming: dict[str, list[Edge]] = {}
+        readers: dict[str, int] = {}
+        for edge in self.edges:
+            incoming.setdefault(edge.target, []).append(edge)
+            readers[edge.source] = readers.get(edge.source, 0) + 1
+        kept, gone = {*outputs, *self.inputs}, set[str]()
+        queue = list(self.superseded)
+        for vertex in queue:
+            edges = incoming.get(vertex, [])
+            if vertex in kept or vertex in gone or readers.get(vertex) or any(edge.parameters for edge in edges):
+                continue
+            gone.add(vertex)
+            for edge in edges:
+                readers[edge.source] -= 1
+                queue.append(edge.source)
+        self.vertices = {name: vertex for name, vertex in self.vertices.items() if name not in gone}
+        self.edges = [edge for edge in self.edges if edge.target not in gone]
 
     def use(self, uses: Iterable[Parameter]) -> None:
         """Note what parameters are used for; a weight's use outranks all others."""
@@ -141,6 +174,7 @@ class _Tracer:
             self.canonical[name] = first.setdefault(id(parameter), own_name(name))
         self.tensors: dict[str, torch.Tensor] = {own_name(n): p for n, p in model.named_parameters()}
         self.tensors |= dict(model.named_buffers())
+        self.layouts = 0  # arrangements of entries that were met and cannot be told
         self.sizes: dict[str, float | None] = {}
         self.made: dict[str, Callable[[], Any]] = {}  # tensors computed from parameters and buffers, by name
 
@@ -215,14 +249,30 @@ class _Tracer:
             return self._offpath(call, node, result)
         kinds = {value.dtype for value in flattened(result) if isinstance(value, torch.Tensor)}
         if kinds == {torch.bool} or not kinds:
-            return each_output(result, lambda shape: ConstantValue(shape))
+            mask = mask_of(call)
+            return each_output(result, lambda shape: ConstantValue(shape, entrywise=mask))
         if not any(kind.is_floating_point or kind.is_complex for kind in kinds):
             outcome = carried(call.signals()[0])  # whole numbers: token ids and their like
         else:
             outcome = _with_all_parameters(self._outcome(call, node), call)
         if not outcome.edges:
             return self._offpath(call, node, result)
-        return self._draw(node, outcome, result)
+        return self._draw_function(node, call, outcome, result)
+
+    def _draw_function(self, node: fx.Node, call: Call, outcome: Outcome, result: Any) -> Any:
+        """Draw what an operator does: as one activation of the field it is a function of, if it is of one alone."""
+        function = None if isinstance(result, list | tuple) else composed(call, outcome)
+        if function is None or sums_copies(call, outcome):
+            value = self._draw(node, outcome, result)
+            known = {signal.vertex for signal in call.signals()}
+            if isinstance(value, SignalValue) and value.vertex in known:  # the entries of a signal, in unknown places
+                self.layouts += 1
+                return replace(value, entrywise=Entrywise(value.vertex, f"#{self.layouts}"))
+            return value
+        if affine(function.function) is None and not is_drawn_exactly(call, outcome, function.function):
+            self.drawing.superseded |= dict.fromkeys(s.vertex for s in call.signals() if s.vertex != function.root)
+            outcome = one_activation(function, call.shape)
+        return replace(self._draw(node, outcome, result), entrywise=function)
 
     def _write(self, node: fx.Node, value: Any, values: dict[str, Any]) -> None:
         """Note that a node's tensor was overwritten in place, and with it a part of what it is a view of."""
@@ -236,7 +286,9 @@ class _Tracer:
         if isinstance(before, SignalValue) and self.drawing.written.get(before.vertex) == value.vertex:
             return  # `x[i] += y` writes twice: in place, and once more what is there already
         if not isinstance(before, SignalValue) or share >= 1:  # a fresh tensor is filled part by part
-            self._write(base, SignalValue(value.vertex, whole), values)
+            self.layouts += 1
+            filled = SignalValue(value.vertex, whole, entrywise=Entrywise(value.vertex, f"#{self.layouts}"))
+            self._write(base, filled, values)
             return
         vertex = self.drawing.vertex(f"{value.vertex}.written", "concat")
         self.drawing.edges.append(Edge(before.vertex, vertex, (ConcatBlock(1 - share),)))
@@ -313,7 +365,9 @@ class _Tracer:
             if compute:
                 self.made[label] = compute
             starts, mean = _drawn(call)
-            return ConstantValue(shape, label if compute else None, compute, starts, mean)
+            masks = [value.entrywise for value in call.args if isinstance(value, ConstantValue)]
+            mask = moved(masks[0], call) if masks and masks[0] is not None else None
+            return ConstantValue(shape, label if compute else None, compute, starts, mean, fill_of(call), mask)
         names = tuple(dict.fromkeys(name for value in sources for name in value.names))
         if not compute or (moves_entries(call.op) and not any(value.made for value in sources)):
             return ParameterValue(names, shape, tensor=compute)
@@ -352,6 +406,7 @@ class _Tracer:
     def graph(self, outputs: list[str]) -> Graph:
         """Return the finished graph, simplified, with every parameter of the module."""
         drawing = self.drawing
+        drawing.drop_superseded(outputs)
         graph = Graph.build(
             drawing.vertices.values(),
             drawing.edges,
@@ -360,7 +415,7 @@ class _Tracer:
             parameters=self._parameters(),
         )
         notes = _touched(graph)
-        graph = simplified(graph)
+        graph = simplified(with_norms(simplified(graph)))
         if not notes:
             return graph
         marked = tuple(replace(p, note=notes.get(p.name, p.note)) for p in graph.parameters)

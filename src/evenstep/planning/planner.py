@@ -12,6 +12,7 @@ from typing import Protocol
 
 from evenstep.errors import InputError
 from evenstep.graph import Graph, Parameter, dag_cnn_graph, dag_mlp_graph
+from evenstep.graph.expression_names import is_plain
 from evenstep.graph.fields import described, name_of
 from evenstep.graph.networks import NormKind, Order
 from evenstep.graph.operators import Activation, Recurrent
@@ -148,7 +149,9 @@ def chain_like(graph: Graph) -> Graph:
         for operator in edge.operators
         if isinstance(operator, Activation) and operator.depth
     )
-    common = [name for name, _ in used.most_common() if not name.startswith("softmax")]
+    # Among equally common ones a function of its own comes first: a written-out norm squares what an activation makes.
+    ranked = sorted(used, key=lambda name: (-used[name], not is_plain(name)))
+    common = [name for name in ranked if not name.startswith("softmax")]
     activation = common[0] if common else "relu"
     norms = [edge for edge in graph.edges if edge.normalises]
     norm: NormKind = "none" if not norms else "batch" if any(edge.normalises_over_batch for edge in norms) else "layer"

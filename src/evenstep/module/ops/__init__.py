@@ -20,6 +20,7 @@ from evenstep.graph.operators import (
 from evenstep.module.handler_types import (
     Call,
     ConstantValue,
+    Formula,
     Handler,
     Outcome,
     ParameterValue,
@@ -39,6 +40,7 @@ __all__ = [
     "ConcatBlock",
     "ConstantValue",
     "Contraction",
+    "Formula",
     "Gate",
     "Handler",
     "Maximum",

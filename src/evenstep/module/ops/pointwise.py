@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from evenstep.graph import expressions
 from evenstep.graph.activations import require_known
+from evenstep.graph.expression_names import name_of
+from evenstep.graph.expressions import Expression, X
 from evenstep.graph.model import Parameter
 from evenstep.graph.operators import Activation, ConcatBlock, Gate, Steer, scaled
 from evenstep.module.handler_types import (
     Call,
     ConstantValue,
+    Formula,
     Handler,
     Outcome,
     ParameterValue,
@@ -51,7 +56,7 @@ _FUNCTIONS = {
 _COPIES = """
     aten.dropout aten.alpha_dropout aten.feature_dropout aten.native_dropout aten.clone aten.contiguous
     aten.detach aten.alias aten.to aten._to_copy aten.type_as aten.lift_fresh_copy aten.lift_fresh
-    aten.bernoulli aten.round aten.nan_to_num aten.masked_fill aten.requires_grad_ aten.float aten.half
+    aten.bernoulli aten.round aten.nan_to_num aten.requires_grad_ aten.float aten.half
     aten.bfloat16 aten.double aten.feature_alpha_dropout aten.positive aten.floor aten.ceil aten.trunc
 """.split()
 # What takes only the shape of its argument.
@@ -138,17 +143,47 @@ def _softplus(call: Call) -> Outcome:
 
 @handles("aten.hardtanh")
 def _hardtanh(call: Call) -> Outcome:
-    low, high = call.argument(1, "min_val", -1.0), call.argument(2, "max_val", 1.0)
-    return activation("relu6" if (low, high) == (0.0, 6.0) else "hardtanh")(call)
+    return _bounded(call, call.argument(1, "min_val", -1.0), call.argument(2, "max_val", 1.0))
 
 
-@handles("aten.clamp", "aten.clip", "aten.clamp_min", "aten.threshold")
+@handles("aten.clamp", "aten.clip", "aten.clamp_min", "aten.clamp_max")
 def _clamp(call: Call) -> Outcome:
-    low = call.argument(1, "min")
-    high = call.argument(2, "max") if "clamp_min" not in call.op and "threshold" not in call.op else None
-    if low == 0 and not isinstance(low, bool):
-        return activation("relu6" if high == 6 else "relu")(call)
-    return identity(call)  # a guard against extremes, as a rule
+    if "clamp_max" in call.op:
+        return _bounded(call, None, call.argument(1, "max"))
+    return _bounded(call, call.argument(1, "min"), None if "clamp_min" in call.op else call.argument(2, "max"))
+
+
+@handles("aten.threshold")
+def _threshold(call: Call) -> Outcome:
+    least, value = call.argument(1, "threshold"), call.argument(2, "value")
+    if least == value == 0:
+        return activation("relu")(call)
+    above = expressions.compared(">", X, expressions.number(least))
+    return activation(name_of(expressions.chosen(above, X, expressions.number(value))))(call)
+
+
+# Bounds outside this range are no part of an activation, but guards against extremes and zeros.
+_SMALLEST_BOUND, _LARGEST_BOUND = 1e-2, 8.0
+
+
+def _bounded(call: Call, low: Any, high: Any) -> Outcome:
+    """Cut a signal off below and above; a bound that is a guard is none."""
+    if not isinstance(call.args[0], SignalValue):
+        return identity(call)
+    function = X
+    if _bounds(low):
+        function = expressions.larger(function, expressions.number(low))
+    if _bounds(high):
+        function = expressions.smaller(function, expressions.number(high))
+    if function == X:
+        return replace(identity(call), formula=Formula(lambda x: x, (call.args[0],)))
+    return activation(name_of(function))(call)
+
+
+def _bounds(bound: Any) -> bool:
+    if not isinstance(bound, int | float) or isinstance(bound, bool):
+        return False
+    return bound == 0 or _SMALLEST_BOUND <= abs(bound) <= _LARGEST_BOUND
 
 
 @handles("aten.softmax", "aten._softmax", "aten.log_softmax", "aten._log_softmax", "aten.softmin")
@@ -182,21 +217,29 @@ def _add(call: Call) -> Outcome:
     signals = [(v, sign) for v, sign in zip((first, second), signs, strict=True) if isinstance(v, SignalValue)]
     names = [n for value in (first, second) if isinstance(value, ParameterValue) for n in value.names]
     uses = tuple(Parameter(name, "unscaled", note="added to the signal") for name in names)
+    formula = Formula(lambda a, b: _weighted_sum((a, b), signs), (first, second))
     if len(signals) == 1:
         if not uses and signals[0][1] == 1.0:
-            return carried(signals[0][0])
+            return replace(carried(signals[0][0]), formula=formula)
         # An edge of its own keeps the parameter on the path.
-        return Outcome((edge_from(signals[0][0], *scaled(signals[0][1]), parameters=tuple(names)),), uses=uses)
-    return Outcome(tuple(edge_from(signal, *scaled(sign)) for signal, sign in signals), uses=uses)
+        edge = edge_from(signals[0][0], *scaled(signals[0][1]), parameters=tuple(names))
+        return Outcome((edge,), uses=uses, formula=formula)
+    return Outcome(tuple(edge_from(signal, *scaled(sign)) for signal, sign in signals), uses=uses, formula=formula)
+
+
+def _weighted_sum(terms: tuple[Expression, Expression], factors: tuple[float, float]) -> Expression:
+    first, second = (expressions.scaled_by(term, factor) for term, factor in zip(terms, factors, strict=True))
+    return expressions.total(first, second)
 
 
 @handles("aten.mul", "aten.div", "aten.true_divide")
 def _multiply(call: Call) -> Outcome:
     first, second = call.args[0], call.argument(1, "other")
     divide = "div" in call.op
+    formula = Formula(expressions.quotient if divide else expressions.product, (first, second))
     if isinstance(first, SignalValue) and isinstance(second, SignalValue):
         divisor = (Steer(),) if divide else ()
-        return Outcome((edge_from(first), edge_from(second, *divisor)), merge="product")
+        return Outcome((edge_from(first), edge_from(second, *divisor)), merge="product", formula=formula)
     signal, other = (first, second) if isinstance(first, SignalValue) else (second, first)
     if isinstance(other, ParameterValue):
         size = call.rms(other.made or other.names[0])
@@ -204,7 +247,8 @@ def _multiply(call: Call) -> Outcome:
         uses = tuple(Parameter(name, "unscaled", note="multiplies the signal") for name in other.names)
         return Outcome((edge_from(signal, gate, parameters=other.names),), uses=uses)
     factor = _factor(call, other, divide=divide and signal is first)
-    return carried(signal) if factor == 1.0 else Outcome((edge_from(signal, *scaled(factor)),))
+    outcome = carried(signal) if factor == 1.0 else Outcome((edge_from(signal, *scaled(factor)),))
+    return replace(outcome, formula=formula)
 
 
 def _factor(call: Call, other: Any, *, divide: bool) -> float:
@@ -246,17 +290,33 @@ def _negate(call: Call) -> Outcome:
 @handles("aten.maximum", "aten.minimum", "aten.max.other", "aten.min.other", "aten.fmax", "aten.fmin")
 def _larger(call: Call) -> Outcome:
     signals = call.signals()
-    if len(signals) == 1:  # against a constant: a rectifier
-        return activation("relu")(call)
-    return Outcome(tuple(edge_from(s, ConcatBlock(1 / len(signals))) for s in signals), merge="concat")
+    function = expressions.smaller if "min" in call.op else expressions.larger
+    formula = Formula(function, (call.args[0], call.argument(1, "other")))
+    if len(signals) == 1:  # against a constant: a rectifier, whatever it is
+        return replace(activation("relu")(call), formula=formula)
+    edges = tuple(edge_from(s, ConcatBlock(1 / len(signals))) for s in signals)
+    return Outcome(edges, merge="concat", formula=formula)
 
 
 @handles("aten.where")
 def _where(call: Call) -> Outcome:
     signals = [value for value in call.args[1:] if isinstance(value, SignalValue)]
+    formula = Formula(expressions.chosen, call.args[:3]) if len(call.args) > 2 else None
     if len(signals) <= 1:
-        return carried(signals[0]) if signals else identity(call)
-    return Outcome(tuple(edge_from(s, ConcatBlock(0.5)) for s in signals), merge="concat")
+        return replace(carried(signals[0]) if signals else identity(call), formula=formula)
+    return Outcome(tuple(edge_from(s, ConcatBlock(0.5)) for s in signals), merge="concat", formula=formula)
+
+
+@handles("aten.masked_fill")
+def _masked_fill(call: Call) -> Outcome:
+    signal, mask, value = call.args[:3]
+    if not isinstance(signal, SignalValue):
+        return identity(call)
+    return replace(carried(signal), formula=Formula(expressions.chosen, (mask, value, signal)))
+
+
+# Comparisons, which make masks. No handlers: their result is no signal.
+COMPARED = {"aten.gt": ">", "aten.lt": "<", "aten.ge": ">=", "aten.le": "<="}
 
 
 @handles("aten.glu")

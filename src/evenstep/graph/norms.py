@@ -1,0 +1,78 @@
+"""Norms that are written out: a signal over its own root mean square is a norm, however it is computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from evenstep.graph.model import Edge, Graph
+from evenstep.graph.operators import Activation, Average, Operator, RMSNorm, Scale, Steer
+
+# What a signal's root mean square is computed by, and then multiplied with (one over it) or divided by.
+_ROOT_MEAN_SQUARE = (
+    ["square", Average.op, "rsqrt"],
+    ["square", Average.op, "sqrt", "reciprocal"],
+    ["square", Average.op, "sqrt", Steer.op],
+)
+_ROOT = re.compile(r"(r?sqrt)\([\d.e+-]+ \+ x\)")  # of a number and the mean square
+
+
+def with_norms(graph: Graph) -> Graph:
+    """Return the graph with a norm in the place of every signal over its own root mean square."""
+    found = {vertex.name: edge for vertex in graph.vertices if (edge := _norm(graph, vertex.name))}
+    if not found:
+        return graph
+    vertices = [replace(vertex, merge="sum") if vertex.name in found else vertex for vertex in graph.vertices]
+    edges = [found.get(edge.target, edge) for edge in graph.edges]
+    return Graph.build(
+        vertices, dict.fromkeys(edges), inputs=graph.inputs, outputs=graph.outputs, parameters=graph.parameters
+    ).live()
+
+
+def _norm(graph: Graph, vertex: str) -> Edge | None:
+    """Return the edge of a norm that two edges into a vertex stand for, None if they stand for none."""
+    incoming = graph.incoming[vertex]
+    if len(incoming) != 2:
+        return None
+    for signal, other in (incoming, incoming[::-1]):
+        if signal.parameters or not all(isinstance(operator, Scale) for operator in signal.operators):
+            continue
+        for start in (signal.source, *_centred(graph, signal.source)):
+            if _names(_operators_since(graph, start, other)) in _ROOT_MEAN_SQUARE:
+                return Edge(signal.source, vertex, (*signal.operators, RMSNorm()))
+    return None
+
+
+def _centred(graph: Graph, vertex: str) -> Iterator[str]:
+    """Yield what a vertex is, less its mean, if it is that."""
+    incoming = graph.incoming[vertex]
+    if len(incoming) == 2 and graph.merge[vertex] == "sum":
+        for signal, mean in (incoming, incoming[::-1]):
+            if not signal.operators and _names(_operators_since(graph, signal.source, mean)) == [Average.op]:
+                yield signal.source
+
+
+def _operators_since(graph: Graph, vertex: str, edge: Edge) -> list[Operator]:
+    """Return what lies on the one way from a vertex to the end of an edge; nothing if there is no such way."""
+    operators = list(edge.operators)
+    while edge.source != vertex:
+        before = graph.incoming[edge.source]
+        if len(before) != 1 or edge.parameters:
+            return []
+        (edge,) = before
+        operators = [*edge.operators, *operators]
+    return [] if edge.parameters else operators
+
+
+def _names(operators: list[Operator]) -> list[str]:
+    """Name operators; scales and what is added under a root, which change nothing of a norm, are left out."""
+    names = []
+    for operator in operators:
+        if isinstance(operator, Activation):
+            root = _ROOT.fullmatch(operator.name)
+            names.append(root[1] if root else operator.name)
+            names += [Average.op] if operator.window > 1 else []
+        elif not isinstance(operator, Scale):
+            names.append(operator.op)
+    return names
