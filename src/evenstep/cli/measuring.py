@@ -45,19 +45,11 @@ def resources_of(
     data: Path | None, device: str | None, precision: str, workers: int | None, out: Path | None, *, source: str
 ) -> BenchmarkResources:
     """Return where a study runs; `source` names the data set in the folder, `digits` where there is none."""
-    import torch
-
     from evenstep.study.transfer.benchmark import BenchmarkResources
 
     if precision not in PRECISIONS:
         raise InputError(f"--precision is '{precision}'; choose one of {', '.join(PRECISIONS)}")
-    named = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        kind = torch.device(named).type
-    except RuntimeError:
-        raise InputError(f"--device is '{named}'; give cpu or cuda") from None
-    if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
-        raise InputError(f"--device is '{named}', which this machine has not; give {_devices()}")
+    kind = device_of(device).split(":")[0]
     if precision != "float32" and kind == "cpu":
         raise InputError(f"--precision is '{precision}', which is for a GPU; leave it out on a CPU")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -65,6 +57,20 @@ def resources_of(
     ledger = None if out is None else out / "ledger.jsonl"
     folder = str(data) if data is not None else None
     return BenchmarkResources(folder, device, precision, processes, ledger, source)  # type: ignore[arg-type]
+
+
+def device_of(device: str | None) -> str:
+    """Return the device's name: the one asked for, else a GPU if there is one."""
+    import torch
+
+    named = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        kind = torch.device(named).type
+    except RuntimeError:
+        raise InputError(f"--device is '{named}'; give cpu or cuda") from None
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+        raise InputError(f"--device is '{named}', which this machine has not; give {_devices()}")
+    return named
 
 
 def require_data(scale: str, source: str, data: Path | None) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import typer
 
 from evenstep.cli.figures import command_for, list_figures
+from evenstep.cli.real import real
 from evenstep.cli.transfer import transfer
 from evenstep.study.figures.catalogue import FIGURES
 
 study = typer.Typer(name="study", help="Run whole experiments and record them.", no_args_is_help=True)
 study.command("list")(list_figures)
 study.command()(transfer)
+study.command()(real)
 for figure in FIGURES:
     study.command(figure.name)(command_for(figure))

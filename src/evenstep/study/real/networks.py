@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any, Literal
 
 import torch
@@ -15,23 +16,35 @@ from evenstep.errors import InputError
 Data = Literal["images", "text"]
 SIDE, CLASSES = 64, 10  # CIFAR-10, enlarged
 LENGTH, VOCABULARY = 128, 256  # bytes
-_HEAD = 64  # units of an attention head
+HEAD = 64  # units of an attention head
+PACKAGE_ERRORS = (ImportError, RuntimeError, AttributeError)  # torchvision made for another torch raises any of these
 
 
 @dataclass(frozen=True)
 class RealNetwork:
-    """Name a network, the kind it is of, what it is trained on, and how it is made."""
+    """Name a network, the kind it is of, what it is trained on, and how it is made.
+
+    `image` is the shape of an image and `length` that of a text; `needs` names the package that makes it, if any.
+    """
 
     name: str
     kind: str
     data: Data
     make: Callable[[], nn.Module]
+    needs: str = ""
+    image: tuple[int, int, int] = (3, SIDE, SIDE)
+    length: int = LENGTH
+
+    @property
+    def classes(self) -> int:
+        """How many classes it tells apart."""
+        return CLASSES if self.data == "images" else VOCABULARY
 
     def example(self) -> Tensor:
         """Return inputs to trace it with."""
         if self.data == "images":
-            return torch.zeros(2, 3, SIDE, SIDE)
-        return torch.zeros(2, LENGTH, dtype=torch.long)
+            return torch.zeros(2, *self.image)
+        return torch.zeros(2, self.length, dtype=torch.long)
 
 
 class Logits(nn.Module):
@@ -50,41 +63,43 @@ class Logits(nn.Module):
 def development_set() -> tuple[RealNetwork, ...]:
     """Return the networks that the rule was settled on."""
     return (
-        RealNetwork("resnet18", "resnet", "images", partial(_torchvision, "resnet18")),
-        RealNetwork("resnet34", "resnet", "images", partial(_torchvision, "resnet34")),
-        RealNetwork("vgg11", "vgg", "images", partial(_torchvision, "vgg11")),
-        RealNetwork("vgg13_bn", "vgg_bn", "images", partial(_torchvision, "vgg13_bn")),
-        RealNetwork("vit 6 x 192", "vit", "images", partial(_vit, 6)),
-        RealNetwork("vit 12 x 192", "vit", "images", partial(_vit, 12)),
-        RealNetwork("convnext 10 blocks", "convnext", "images", partial(_convnext, ((64, 3), (128, 3), (256, 4)))),
-        RealNetwork("gpt2 6 x 256", "gpt2", "text", partial(_gpt2, 6, 256)),
-        RealNetwork("gpt2 12 x 192", "gpt2", "text", partial(_gpt2, 12, 192)),
-        RealNetwork("llama 6 x 256", "llama", "text", partial(_llama, 6, 256)),
-        RealNetwork("llama 12 x 192", "llama", "text", partial(_llama, 12, 192)),
+        RealNetwork("resnet18", "resnet", "images", partial(_torchvision, "resnet18"), "torchvision"),
+        RealNetwork("resnet34", "resnet", "images", partial(_torchvision, "resnet34"), "torchvision"),
+        RealNetwork("vgg11", "vgg", "images", partial(_torchvision, "vgg11"), "torchvision"),
+        RealNetwork("vgg13_bn", "vgg_bn", "images", partial(_torchvision, "vgg13_bn"), "torchvision"),
+        RealNetwork("vit 6 x 192", "vit", "images", partial(_vit, 6), "torchvision"),
+        RealNetwork("vit 12 x 192", "vit", "images", partial(_vit, 12), "torchvision"),
+        RealNetwork(
+            "convnext 10 blocks", "convnext", "images", partial(_convnext, ((64, 3), (128, 3), (256, 4))), "torchvision"
+        ),
+        RealNetwork("gpt2 6 x 256", "gpt2", "text", partial(gpt2, 6, 256), "transformers"),
+        RealNetwork("gpt2 12 x 192", "gpt2", "text", partial(gpt2, 12, 192), "transformers"),
+        RealNetwork("llama 6 x 256", "llama", "text", partial(llama, 6, 256), "transformers"),
+        RealNetwork("llama 12 x 192", "llama", "text", partial(llama, 12, 192), "transformers"),
     )
 
 
 def bases() -> Mapping[str, RealNetwork]:
     """Return the base of every kind: one block, or one of every stage where a kind has stages."""
     made = (
-        RealNetwork("resnet base", "resnet", "images", _resnet_base),
-        RealNetwork("vgg base", "vgg", "images", partial(_vgg_base, batch_norm=False)),
-        RealNetwork("vgg_bn base", "vgg_bn", "images", partial(_vgg_base, batch_norm=True)),
-        RealNetwork("vit base", "vit", "images", partial(_vit, 1)),
-        RealNetwork("convnext base", "convnext", "images", partial(_convnext, ((64, 1), (128, 1), (256, 1)))),
-        RealNetwork("gpt2 base", "gpt2", "text", partial(_gpt2, 1, 256)),
-        RealNetwork("llama base", "llama", "text", partial(_llama, 1, 256)),
+        RealNetwork("resnet base", "resnet", "images", _resnet_base, "torchvision"),
+        RealNetwork("vgg base", "vgg", "images", partial(_vgg_base, batch_norm=False), "torchvision"),
+        RealNetwork("vgg_bn base", "vgg_bn", "images", partial(_vgg_base, batch_norm=True), "torchvision"),
+        RealNetwork("vit base", "vit", "images", partial(_vit, 1), "torchvision"),
+        RealNetwork(
+            "convnext base", "convnext", "images", partial(_convnext, ((64, 1), (128, 1), (256, 1))), "torchvision"
+        ),
+        RealNetwork("gpt2 base", "gpt2", "text", partial(gpt2, 1, 256), "transformers"),
+        RealNetwork("llama base", "llama", "text", partial(llama, 1, 256), "transformers"),
     )
     return {network.kind: network for network in made}
 
 
 def _package(name: str) -> Any:
     """Import a package that the extra `real` brings."""
-    from importlib import import_module
-
     try:
         return import_module(name)
-    except ImportError as error:
+    except PACKAGE_ERRORS as error:
         raise InputError(
             f"the networks people train need '{name}', which cannot be loaded ({error}); pip install 'evenstep[real]'"
         ) from None
@@ -109,7 +124,7 @@ def _vgg_base(*, batch_norm: bool) -> nn.Module:
 
 
 def _vit(depth: int) -> nn.Module:
-    sizes = {"num_layers": depth, "num_heads": 192 // _HEAD, "hidden_dim": 192, "mlp_dim": 768}
+    sizes = {"num_layers": depth, "num_heads": 192 // HEAD, "hidden_dim": 192, "mlp_dim": 768}
     model: nn.Module = _package("torchvision.models").VisionTransformer(
         image_size=SIDE, patch_size=8, num_classes=CLASSES, **sizes
     )
@@ -125,14 +140,15 @@ def _convnext(stages: tuple[tuple[int, int], ...]) -> nn.Module:
     return model
 
 
-def _gpt2(depth: int, width: int) -> nn.Module:
+def gpt2(depth: int, width: int, *, head: int = HEAD, length: int = LENGTH) -> nn.Module:
+    """Return a language model of bytes, as transformers makes it."""
     transformers = _package("transformers")
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY,
-        n_positions=LENGTH,
+        n_positions=length,
         n_embd=width,
         n_layer=depth,
-        n_head=width // _HEAD,
+        n_head=width // head,
         use_cache=False,
         **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
         **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 0),
@@ -140,16 +156,17 @@ def _gpt2(depth: int, width: int) -> nn.Module:
     return Logits(transformers.GPT2LMHeadModel(config))
 
 
-def _llama(depth: int, width: int) -> nn.Module:
+def llama(depth: int, width: int, *, head: int = HEAD, length: int = LENGTH) -> nn.Module:
+    """Return a language model of bytes, as transformers makes it."""
     transformers = _package("transformers")
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY,
-        max_position_embeddings=LENGTH,
+        max_position_embeddings=length,
         hidden_size=width,
         intermediate_size=8 * width // 3,
         num_hidden_layers=depth,
-        num_attention_heads=width // _HEAD,
-        num_key_value_heads=width // _HEAD,
+        num_attention_heads=width // head,
+        num_key_value_heads=width // head,
         use_cache=False,
         tie_word_embeddings=False,
         **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 0),

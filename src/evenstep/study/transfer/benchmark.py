@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import math
 import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -26,6 +22,7 @@ from evenstep.search.engines.batching import Batching
 from evenstep.search.job import Data, Job, Trial
 from evenstep.search.replicas import TrialResult
 from evenstep.study import statistics
+from evenstep.study.processes import end_with_parent, interrupts_held
 from evenstep.study.progress import Notify, StudyProgress
 from evenstep.study.record import finite
 from evenstep.study.transfer.families import Architecture, Family, FamilySetting
@@ -290,7 +287,7 @@ class _Workers:
             for task in tasks:
                 yield task, _measured(task)
             return
-        with _interrupts_held():
+        with interrupts_held():
             futures = {self.pool.submit(_measured, task): task for task in tasks}
         try:
             for future in as_completed(futures):
@@ -300,19 +297,6 @@ class _Workers:
                 "a worker process died, for want of memory perhaps; what was measured is in the ledger, if there is "
                 "one: go on with fewer workers"
             ) from None
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Start processes that an interrupt from the keyboard does not reach: this one hears it, later, and ends them."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _OneBatching:
@@ -347,15 +331,8 @@ def _settle(resources: BenchmarkResources) -> None:
     """Prepare a process: one thread where several share the machine, data loaded when first needed."""
     if resources.workers > 1:
         torch.set_num_threads(1)
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        end_with_parent()
     _here.update(resources=resources, data={})
-
-
-def _end_with_parent() -> None:
-    """Wait for the parent to die, killed perhaps, and go with it."""
-    if parent := multiprocessing.parent_process():
-        parent.join()
-        os._exit(1)
 
 
 def _measured(task: Task) -> Measured:
