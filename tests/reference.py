@@ -142,7 +142,7 @@ def weighted_score(
     size: bool = True,
     adam: bool = False,
 ) -> float:
-    """Return D (copies + weight q_out / usual) of a DAG-MLP of order pre with init `degree` or `he`.
+    """Return D (copies + weight q_out / usual) / (1 + weight) of a DAG-MLP of order pre with init `degree` or `he`.
 
     D = E[(L + a)^2] (E[shared] + a) over paths and pairs of paths, each by its share; for Adam E[(L + a)^3]. Without
     `size` D alone.
@@ -186,7 +186,8 @@ def weighted_score(
     copies: float = 0.0
     for field, amplitude in amplitudes[last].items():
         copies += amplitude**4 * sum(carried for carried, _ in field_paths[field])
-    return depth * (copies / second_moment + weight * second_moment / usual if size else 1.0)
+    grown = copies / second_moment + weight * second_moment / usual
+    return depth * (grown / (1 + weight) if size else 1.0)
 
 
 # Lists of codes

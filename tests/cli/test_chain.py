@@ -33,7 +33,7 @@ def data():
     inputs = torch.randn(96, 6, generator=generator)
     return inputs, (inputs @ torch.randn(6, 3, generator=generator)).argmax(1)
 """
-OPTIONS = ("--data", "net.py:data", "--seeds", "2", "--batch-size", "16", "--start", "0.05")
+OPTIONS = ("--data", "net.py:data", "--seeds", "2", "--batch-size", "16", "--start", "0.4")
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def searched(optimizer: Any) -> es.LRSearch:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(96, 6, generator=generator)
     targets = (inputs @ torch.randn(6, 3, generator=generator)).argmax(1)
-    return es.search_lr(small, (inputs, targets), optimizer=optimizer, seeds=2, batch_size=16, start=0.05)
+    return es.search_lr(small, (inputs, targets), optimizer=optimizer, seeds=2, batch_size=16, start=0.4)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -73,7 +73,7 @@ def test_a_search_and_a_plan_give_the_rates_of_python(run: Run, folder: Path, op
     model = large()
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = expected.param_groups(model)
-    assert rates == pytest.approx({names[id(p)]: group["lr"] for group in groups for p in group["params"]}, rel=1e-12)
+    assert rates == pytest.approx({names[id(p)]: group["lr"] for group in groups for p in group["params"]}, rel=1e-9)
     # The base's graph counts: the same number without it gives other rates.
     number = run("plan", "net.py:large", "--base", str(found.estimate), "--optimizer", optimizer, "--json").json()
     assert number["parameters"] != made["parameters"]

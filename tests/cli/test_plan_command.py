@@ -45,10 +45,15 @@ def test_the_compact_form_in_a_process_of_its_own() -> None:
     assert made["lr_scale"] == pytest.approx(math.sqrt(scores[0] / scores[1]))
     std = {p["name"]: p["std"] for p in made["parameters"] if p["name"].endswith("weight")}
     assert std == pytest.approx(paper_std("2_12_112", order="pre", width=256, inputs=3072))
-    widths = {"stem": 256 / 3072, "edges": 1.0, "readout": 10 / 256}
+    # fan_in var(W) sqrt(out / in); the readout's fan_in var(W) counts as 1/3, however small it starts.
+    ratios = {"stem": math.sqrt(256 / 3072), "edges": 1.0, "readout": math.sqrt(10 / 256)}
+    fans = {"stem": 3072, "edges": 256, "readout": 256}
     for p in made["parameters"]:
         assert {"name", "std", "lr_scale", "reason"} <= set(p)
-        assert p["lr_scale"] == pytest.approx(made["lr_scale"] * widths[p["name"].split(".")[0]])
+        layer, kind = p["name"].split(".")[0], p["name"].rpartition(".")[2]
+        if kind == "weight":
+            size = 1 / 3 if layer == "readout" else fans[layer] * p["std"] ** 2
+            assert p["lr_scale"] == pytest.approx(made["lr_scale"] * size * ratios[layer]), p["name"]
 
 
 @pytest.mark.parametrize("code", ["2_12_112", "2_22_222", "1_21_120", "0_22_211", "2_02_002_0002"])
@@ -83,11 +88,16 @@ def test_counts_of_hundreds_of_digits_stay_exact(run: Run) -> None:
 
 def test_width_kernel_and_optimizer_factors(run: Run) -> None:
     layers = ("stem.weight", "edges.0_1.weight", "readout.weight")
-    for optimizer, expected in (("sgd", (64 / 3072, 1.0, 10 / 64)), ("adam", (128 / 3072, 128 / 64, 128 / 64))):
-        options = ("--width", "64", "--base-width", "128", "--optimizer", optimizer)
-        narrow = run("plan", "--code", "2", *options, "--json").json()
-        rates = {p["name"]: p["lr_scale"] for p in narrow["parameters"]}
-        assert [rates[name] for name in layers] == pytest.approx(expected)
+    for optimizer, powers in (("sgd", (1, 0, -1)), ("adam", (0, -1, -1))):  # twice as wide: muP's factors
+        wide, base = (
+            run(
+                "plan", "--code", "2", "--width", width, "--base-width", "64", "--optimizer", optimizer, "--json"
+            ).json()
+            for width in ("128", "64")
+        )
+        rates = [{p["name"]: p["lr_scale"] for p in made["parameters"]} for made in (wide, base)]
+        ratios = [rates[0][name] / rates[1][name] for name in layers]
+        assert ratios == pytest.approx([2.0**power for power in powers])
     wide = ("--space", "cnn", "--kernel-size", "5", "--base-kernel-size", "3", "--rule", "paths", "--json")
     kernel = run("plan", "--code", "2", *wide).json()
     assert kernel["lr_scale"] == pytest.approx(3 / 5)
@@ -199,7 +209,7 @@ def test_a_target_in_a_file(run: Run, folder: Path) -> None:
     made = run("plan", "mine.py:make", "--base", "0.1", "--json").json()
     assert [p["name"] for p in made["parameters"]] == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert made["parameters"][0]["std"] == pytest.approx(math.sqrt(1 / 4))
-    assert made["parameters"][2]["std"] == pytest.approx(1 / 16)
+    assert made["parameters"][2]["std"] == pytest.approx(math.sqrt(1 / 3 / 16))
     assert run("plan", str(folder / "mine.py") + ":make", "--base", "0.1", "--json").json() == made
     assert run("plan", "mine.py:keywords", "--json").json()["path_count"] == 1
 

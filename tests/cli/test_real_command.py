@@ -130,7 +130,7 @@ def test_the_rows_of_a_scale(study: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--scale", "huge"), "scale is 'huge'; choose one of smoke, full"),
+        (("--scale", "huge"), "scale is 'huge'; choose one of smoke, cpu, full"),
         (("--networks", "small cn"), "no network's name matches 'small cn'; names are 'small cnn"),
         (("--optimizers", "adam,sgd"), "--optimizers names 'sgd'; choose from adam, momentum"),
         (("--steps", "300"), "--steps is 300; the scale 'smoke' trains for 24"),

@@ -128,17 +128,21 @@ def test_operators_in_a_row_are_folded_one_after_the_other() -> None:
     assert slope_of(operators, STANDARD_GAUSSIAN) == pytest.approx(0.5 * 9 / 4, rel=1e-2)
 
 
-def test_an_opened_gate_keeps_its_depth() -> None:
-    assert Gate(2.0, depth=3).opened(0.01) == Scale(2.0, depth=3)
+def test_a_gate_keeps_its_depth() -> None:
+    assert Gate(2.0, depth=3).started == Scale(2.0, depth=3)
+    assert Gate(2.0, depth=3).opened == Scale(1.0, depth=3)
 
 
 @pytest.mark.parametrize(
-    ("size", "inverse", "factor"),
-    [(0.3, False, 0.3), (-0.3, False, -0.3), (0.3, True, 1 / 0.3), (1e-6, False, 1.0), (-1e-6, False, -1.0)]
-    + [(0.0, False, 1.0), (None, False, 1.0), (1e-6, True, 1.0)],
+    ("size", "inverse", "opened", "started"),
+    [(0.3, False, 1.0, 0.3), (-0.3, False, -1.0, -0.3), (0.3, True, 1.0, 1 / 0.3), (1e-4, False, 1.0, 1e-4)]
+    + [(None, False, 1.0, 1.0), (0.0, False, 1.0, 1e-6)],
 )
-def test_a_gate_that_starts_closed_counts_as_open(size: float | None, inverse: bool, factor: float) -> None:
-    assert Gate(size, inverse).opened(0.01).factor == pytest.approx(factor)
+def test_a_gate_is_open_for_drawing_and_starts_as_it_is(
+    size: float | None, inverse: bool, opened: float, started: float
+) -> None:
+    gate = Gate(size, inverse)
+    assert (gate.opened.factor, gate.started.factor) == pytest.approx((opened, started))
 
 
 # Weights

@@ -86,6 +86,7 @@ def test_conserve_is_the_paper_s_formula_where_all_edges_are_weights_of_order_pr
     code = code.replace("1", "2")
     found = initialised(code, "pre", "conserve")
     expected = reference.paper_std(code, order="pre", width=WIDTH, inputs=INPUTS)
+    expected["readout.weight"] = math.sqrt(1 / 3 / WIDTH)  # as torch draws a linear layer
     assert dict(found.std) == pytest.approx(expected, rel=1e-5)
 
 
@@ -104,7 +105,7 @@ def test_conserve_of_order_post_accounts_for_the_means_of_rectified_sums(code: s
         for source, target, _ in reference.live_edges(code)
     }
     expected["stem.weight"] = math.sqrt(2.0 / INPUTS)
-    expected["readout.weight"] = 1.0 / WIDTH
+    expected["readout.weight"] = math.sqrt(1 / 3 / WIDTH)
     assert dict(found.std) == pytest.approx(expected, rel=1e-5)
 
 
@@ -128,9 +129,21 @@ def test_conserve_adds_a_weight_s_part_by_number_to_what_skips_bring() -> None:
 
 @given(dag_codes(max_vertices=5), orders)
 def test_conserve_s_readout_shows_what_a_unit_vertex_would(code: str, order: Order) -> None:
-    # Half of one behind the last ReLU of order pre, one in order post, over the mean-field width.
+    # A third of what it reads: half of one after the last ReLU of order pre, one in order post.
     output = second_moments(initialised(code, order, "conserve"))["output"]
-    assert output == pytest.approx((0.5 if order == "pre" else 1.0) / WIDTH, rel=1e-5)
+    assert output == pytest.approx((0.5 if order == "pre" else 1.0) / 3, rel=1e-5)
+
+
+@pytest.mark.parametrize("width", [64, 256, 1024])
+def test_a_wider_readout_than_the_base_s_starts_smaller_as_in_mup(width: int) -> None:
+    # torch's own start up to the base's width, and from there 1/fan_in.
+    base = dag_mlp_graph("2", width=256)
+    plan = plan_graph(dag_mlp_graph("2", width=width), base_graph=base)
+    own = math.sqrt(1 / 3 / width)
+    expected = own if width <= 256 else math.sqrt(1 / 3 / 256) * 256 / width
+    assert plan["readout.weight"].std == pytest.approx(expected)
+    wider_base = plan_graph(dag_mlp_graph("2", width=width), base_graph=dag_mlp_graph("2", width=4096))
+    assert wider_base["readout.weight"].std == pytest.approx(own)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -138,13 +151,13 @@ def test_conserve_s_readout_shows_what_a_unit_vertex_would(code: str, order: Ord
 def test_a_readout_of_averages_starts_alike_at_any_image_size(side: int, order: Order) -> None:
     # In order post what is averaged has a mean, which no average takes away.
     graph = dag_cnn_graph("2", width=64, image_size=side, order=order)
-    assert initialise(graph, "conserve").std["readout.weight"] * 64 == pytest.approx(1.0, rel=1e-6)
+    assert initialise(graph, "conserve").std["readout.weight"] * 192**0.5 == pytest.approx(1.0, rel=1e-6)
 
 
 def test_a_readout_makes_up_for_a_head_that_has_grown() -> None:
     # Vertex 2 carries 1.5 (a skip's 1 and half of a weight's), rectified and averaged like a unit one.
     graph = dag_cnn_graph("2_12", width=64, image_size=8)
-    assert initialise(graph, "conserve").std["readout.weight"] * 64 == pytest.approx(1.5**-0.5, rel=1e-6)
+    assert initialise(graph, "conserve").std["readout.weight"] * 192**0.5 == pytest.approx(1.5**-0.5, rel=1e-6)
 
 
 # Tied, frozen, kept

@@ -266,3 +266,27 @@ def test_activations_of_transformers_plan_as_those_of_torch(name: str, built_in:
     written, plain = (es.plan(MLP(f), torch.zeros(2, 16)) for f in (activations.ACT2FN[name], built_in))
     assert written.graph.edges == plain.graph.edges
     assert written.parameters == plain.parameters
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-6])
+def test_a_root_mean_square_norm_is_one_however_its_square_is_written(epsilon: float) -> None:
+    def norm(square: Callable[[Tensor], Tensor], added: float = epsilon) -> Callable[[Tensor], Tensor]:
+        return lambda z: 8 * z / torch.sqrt(square(8 * z).mean(-1, keepdim=True) + added)
+
+    plans = [planned(norm(square)) for square in (lambda z: z * z, lambda z: z.pow(2), torch.square)]
+    assert plans[0] == plans[1] == plans[2] == planned(lambda z: F.rms_norm(z, (64,)))
+    assert planned(norm(torch.square, added=100.0)) != plans[0]  # no norm: most of the root is the constant
+
+
+def planned(function: Callable[[Tensor], Tensor]) -> list[tuple[str, float]]:
+    class Between(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.after, self.readout = nn.Linear(16, 64), nn.Linear(64, 64), nn.Linear(64, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.readout(torch.relu(self.after(function(self.before(x)))))
+            return logits
+
+    plan = es.plan(Between(), torch.zeros(2, 16))
+    return [(p.name, round(p.std, 6)) for p in plan.parameters]

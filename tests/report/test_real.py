@@ -93,14 +93,18 @@ def test_the_picture_has_a_panel_for_every_row(tmp_path: Path, count: int) -> No
 
 def test_the_page_has_places_for_the_tables() -> None:
     page = (ROOT / "docs" / "real.md").read_text()
-    text = filled(page, real_marks("full"), record())
-    assert "| good |" in text
-    assert "+1.003 (bad)" in text
+    text = page
+    for scale in ("full", "cpu"):
+        text = filled(text, real_marks(scale), record())
+    assert text.count("| good |") == 2
+    assert text.count("+1.003 (bad)") == 2
     assert "Not measured yet.*" not in text
 
 
-@pytest.mark.skipif(not (ROOT / "results" / "real" / "record.json").exists(), reason="not measured yet")
-def test_the_page_is_of_the_record() -> None:
-    kept = json.loads((ROOT / "results" / "real" / "record.json").read_text())
+@pytest.mark.parametrize(("scale", "folder"), [("full", "real"), ("cpu", "real-cpu")])
+def test_the_page_is_of_the_record(scale: str, folder: str) -> None:
+    path = ROOT / "results" / folder / "record.json"
+    if not path.exists():
+        pytest.skip("not measured yet")
     page = (ROOT / "docs" / "real.md").read_text()
-    assert filled(page, real_marks("full"), kept) == page
+    assert filled(page, real_marks(scale), json.loads(path.read_text())) == page

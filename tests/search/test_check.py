@@ -234,6 +234,7 @@ def network(
     rule: str = "weighted",
     init: str = "conserve",
     optimizer: Optimizer = "sgd",
+    base_width: int | None = None,
 ) -> tuple[Callable[[], nn.Module], Plan]:
     def make() -> nn.Module:
         return DagMLP(code, width=width, inputs=64)
@@ -242,7 +243,8 @@ def network(
     graph = dag_mlp_graph(code, width=width, inputs=64)
     if init == "keep":
         return make, plan(make(), data[0][:2], rule=rule, init=init, optimizer=optimizer)
-    return make, plan(graph, rule=rule, init=init, optimizer=optimizer)
+    base = None if base_width is None else dag_mlp_graph(code, width=base_width, inputs=64)
+    return make, plan(graph, rule=rule, init=init, optimizer=optimizer, base_graph=base)
 
 
 WIDTHS = (64, 224, 768)
@@ -258,7 +260,7 @@ WIDTHS = (64, 224, 768)
     ],
 )
 def test_the_plan_is_flat_over_width(code: str, optimizer: Optimizer, data: Data) -> None:
-    networks = {width: network(code, width, data, optimizer=optimizer) for width in WIDTHS}
+    networks = {width: network(code, width, data, optimizer=optimizer, base_width=64) for width in WIDTHS}
     found = check(networks, data, lr=RATES[optimizer], steps=1, seeds=4)
     assert found.compare == "layers"
     assert {"stem", "edges.0_1", "readout", "readout reads"} <= {trend.signal for trend in found.trends}
@@ -343,7 +345,7 @@ def test_a_divergence_fails(data: Data) -> None:
 def test_behind_a_readout_of_zeros_later_steps_are_judged(data: Data) -> None:
     networks = {}
     for width in (64, 256):
-        make, planned = network("2_02", width, data)
+        make, planned = network("2_02", width, data, base_width=64)
         zeros = tuple(replace(p, std=0.0) if p.name == "readout.weight" else p for p in planned.parameters)
         networks[width] = (make, replace(planned, parameters=zeros))
     found = check(networks, data, lr=0.5, seeds=2)

@@ -41,7 +41,7 @@ print(json.dumps([found.best, found.bracket, found.interval, found.estimate, fou
 """
 EXACT = SEARCH.format(width=192, steps=4, batch=1024, seeds=6)
 LONGER = SEARCH.format(width=192, steps=4, batch=1024, seeds=18)
-STACKED = SEARCH.format(width=8, steps=300, batch=16, seeds=6)
+STACKED = SEARCH.format(width=8, steps=300, batch=16, seeds=12)
 
 Rows = list[tuple[Any, ...]]
 

@@ -44,10 +44,10 @@ def searched() -> es.LRSearch:
 def brute_force(rates: list[float], seeds: int) -> list[float]:
     """Train one epoch at every rate: weights by hand, plain SGD by hand; return mean losses over seeds.
 
-    A first layer of deviation 1/sqrt(fan_in), a readout of 1/fan_in, and rates of fan_out/fan_in, a bias at its
-    layer's: what the plan says of a base that is its own base.
+    A first layer of deviation 1/sqrt(fan_in), a readout of 1/sqrt(3 fan_in). Rates are fan_in var(W) sqrt(out / in),
+    and those of biases the second moment of what they are added to: what the plan says of a base that is its own base.
     """
-    ratios = [32 / 64, 32 / 64, 10 / 32, 10 / 32]
+    ratios = [math.sqrt(32 / 64), 1.0, math.sqrt(10 / 32) / 3, 1 / 3]
     images, labels = data()
     images = images.flatten(1)
     losses = []
@@ -58,7 +58,7 @@ def brute_force(rates: list[float], seeds: int) -> list[float]:
             weights = [
                 torch.randn(32, 64, generator=generator) / math.sqrt(64),
                 torch.zeros(32),
-                torch.randn(10, 32, generator=generator) / 32,
+                torch.randn(10, 32, generator=generator) / math.sqrt(3 * 32),
                 torch.zeros(10),
             ]
             for start in range(0, 512, 16):
@@ -143,7 +143,7 @@ def test_a_start_far_off_is_walked_back_from() -> None:
 def test_a_quadratic_is_solved_at_the_rate_of_the_textbook() -> None:
     """A linear model on whitened inputs, full batch: loss = |w - w*|^2, one step at rate 1/2 lands on the minimum.
 
-    Its layer of 8 inputs and one output trains at 1/8 of the searched rate.
+    Its layer makes a third of what it reads, of 8 units one: it trains at 1 / (3 sqrt(8)) of the searched rate.
     """
     generator = torch.Generator().manual_seed(0)
     inputs = torch.linalg.qr(torch.randn(64, 8, generator=generator)).Q * 8.0  # x^T x / n = 1
@@ -153,16 +153,17 @@ def test_a_quadratic_is_solved_at_the_rate_of_the_textbook() -> None:
         return nn.Linear(8, 1, bias=False)
 
     found = es.search_lr(model, (inputs, targets), seeds=2, epochs=1, batch_size=64, start=0.3, loss=F.mse_loss)
-    assert found.best / 8 == pytest.approx(0.5, rel=0.2)
+    assert found.best / (3 * math.sqrt(8)) == pytest.approx(0.5, rel=0.2)
 
 
 def test_the_base_of_a_plan_is_the_searched_network() -> None:
     found = searched()
     planned = es.plan(small(), data()[0][:2], base=found)
     assert planned.base == (found.estimate or found.best)
-    # Its own base: the layers' widths alone are left.
+    # Its own base: what is left is every parameter's own.
     assert planned.lr_scale == pytest.approx(1.0)
-    assert [p.lr_scale for p in planned.parameters] == pytest.approx([32 / 64, 32 / 64, 10 / 32, 10 / 32])
+    expected = [math.sqrt(32 / 64), 1.0, math.sqrt(10 / 32) / 3, 1 / 3]
+    assert [p.lr_scale for p in planned.parameters] == pytest.approx(expected)
 
 
 # Choosing from a finished grid

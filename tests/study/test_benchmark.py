@@ -134,7 +134,8 @@ def test_more_seeds_are_trained_beside_those_known(tmp_path: Path, trained: list
         for lr, losses in before.curve.items():
             assert after.curve[lr][: len(losses)] == losses
         assert {len(choice.losses) for choice in after.choices.values()} == {4}
-        assert {len(losses) for losses in after.curve.values()} == {2, 4}  # octaves and picks of before, all else
+        # Picks of before, octaves (which are tried with three seeds), all else.
+        assert {len(losses) for losses in after.curve.values()} <= {2, 3, 4}
 
 
 def test_a_rate_that_differs_by_rounding_is_not_trained_again(

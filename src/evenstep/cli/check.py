@@ -19,6 +19,9 @@ from evenstep.cli.target import load_maker
 from evenstep.errors import InputError
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from evenstep.planning import Plan
     from evenstep.search import Check
 
 
@@ -37,7 +40,7 @@ def check(
     data: Annotated[
         str, typer.Option(help="'digits', a file .npz or .pt with inputs and targets, or 'file.py:function'.")
     ] = "digits",
-    lr: Annotated[float | None, typer.Option(help="The base's learning rate [0.1; adam 0.01].")] = None,
+    lr: Annotated[float | None, typer.Option(help="The first network's learning rate [0.1; adam 0.01].")] = None,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
     rule: Annotated[str, typer.Option(help="weighted, paths, constant or mup.")] = "weighted",
     init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
@@ -62,19 +65,24 @@ def check(
         require_picture(picture)
     # Loaded here: torch takes seconds, and wrong options are said before.
     from evenstep.module import plan
+    from evenstep.module.trace import trace
     from evenstep.search import check as check_networks
     from evenstep.search.job import made
     from evenstep.search.tensors import as_tensors
 
     tensors = as_tensors(load_data(data))
     call = _caller(target, what)
-    networks = {}
+    networks: dict[float | str, tuple[Callable[[], nn.Module], Plan]] = {}
+    base_graph = None  # the first network's: it is the base of all
     for value in values:
         make = call(value)
+        model, inputs = made(make, 0), tensors[0][: min(2, len(tensors[0]))]
+        base_graph = base_graph or trace(model, inputs, on_unknown=on_unknown)  # type: ignore[arg-type]
         planned = plan(
-            made(make, 0),
-            tensors[0][: min(2, len(tensors[0]))],
+            model,
+            inputs,
             base=rate,
+            base_graph=base_graph,
             rule=rule,
             init=init,
             optimizer=optimizer,  # type: ignore[arg-type]

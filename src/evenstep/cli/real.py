@@ -23,8 +23,8 @@ _ON_A_GPU = 14  # processes: small networks leave most of a GPU idle
 
 def real(
     *,
-    scale: Annotated[str, typer.Option(help="smoke or full.")] = "smoke",
-    data: Annotated[Path | None, typer.Option(help="Folder of CIFAR-10, for images at the scale full.")] = None,
+    scale: Annotated[str, typer.Option(help="smoke, cpu or full.")] = "smoke",
+    data: Annotated[Path | None, typer.Option(help="Folder of CIFAR-10, for images at cpu and full.")] = None,
     networks: Annotated[
         str | None, typer.Option(help="Only networks of these names, with * and ?, joined by commas: 'gpt2*'.")
     ] = None,

@@ -70,8 +70,8 @@ def described(owner: Any) -> str:
     """Name a rule or an initialisation, with every field that is not as usual.
 
     >>> from evenstep.init import Conserve
-    >>> described(Conserve(readout_power=0.5))
-    'conserve(readout_power=0.5)'
+    >>> described(Conserve(readout_second_moment=1.0))
+    'conserve(readout_second_moment=1.0)'
     """
     unusual = non_default_fields(owner) if is_dataclass(owner) else {}
     changed = ", ".join(f"{name}={value!r}" for name, value in unusual.items() if name not in ("name", "layerwise"))

@@ -6,6 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
+from evenstep.graph.expression_names import is_plain, parse
+from evenstep.graph.expressions import values
 from evenstep.graph.model import Edge, Graph
 from evenstep.graph.operators import Activation, Average, Operator, RMSNorm, Scale, Steer
 
@@ -15,7 +19,8 @@ _ROOT_MEAN_SQUARE = (
     ["square", Average.op, "sqrt", "reciprocal"],
     ["square", Average.op, "sqrt", Steer.op],
 )
-_ROOT = re.compile(r"(r?sqrt)\([\d.e+-]+ \+ x\)")  # of a number and the mean square
+_ROOT = re.compile(r"(r?sqrt)\(([\d.e+-]+) \+ x\)")  # of a number and the mean square
+_LARGEST_EPSILON = 1e-2  # what is added under a root and changes nothing of a norm
 
 
 def with_norms(graph: Graph) -> Graph:
@@ -71,8 +76,20 @@ def _names(operators: list[Operator]) -> list[str]:
     for operator in operators:
         if isinstance(operator, Activation):
             root = _ROOT.fullmatch(operator.name)
-            names.append(root[1] if root else operator.name)
+            if root and float(root[2]) <= _LARGEST_EPSILON:
+                names.append(root[1])
+            else:
+                names.append("square" if _squares(operator.name) else operator.name)
             names += [Average.op] if operator.window > 1 else []
         elif not isinstance(operator, Scale):
             names.append(operator.op)
     return names
+
+
+def _squares(name: str) -> bool:
+    """Say whether an activation is the square of its input times a number, which changes nothing of a norm either."""
+    if is_plain(name):
+        return name == "square"
+    inputs = np.array([-2.0, -0.5, 1.0, 3.0])
+    ratios = values(parse(name), inputs) / inputs**2
+    return bool(ratios[0] > 0 and np.allclose(ratios, ratios[0]))

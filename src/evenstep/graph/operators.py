@@ -33,6 +33,7 @@ class Moments(NamedTuple):
 
 
 STANDARD_GAUSSIAN = Moments(0.0, 1.0)  # a standard Gaussian
+_SMALLEST_GATE = 1e-6  # shares are ratios: how small a factor of zero counts as does not matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,32 +96,38 @@ class Scale(Operator):
 class Gate(Operator):
     """Multiply by a trained factor, or divide by it; `size` is its root mean square, signed, None if unknown.
 
-    What the factor counts as is the initialisation's business, which replaces it by a `Scale`: gates that start closed
-    open in training.
+    Weights are drawn as if the factor were one: who starts a branch small means it to start small. What flows at the
+    start is what the factor lets through; one that starts at zero lets as good as nothing through.
     """
 
     op: ClassVar[str] = "gate"
     size: float | None = None
     inverse: bool = False
 
-    def opened(self, closed: float) -> Scale:
-        """Return the factor as a number; one that is unknown or smaller than `closed` counts as one."""
-        sign = -1.0 if self.size is not None and self.size < 0 else 1.0
-        size = abs(self.size or 0.0)
-        factor = 1.0 if size == 0.0 or size < closed else 1.0 / size if self.inverse else size
-        return Scale(sign * factor, depth=self.depth)
+    @property
+    def opened(self) -> Scale:
+        """The factor one, of the same sign."""
+        return Scale(-1.0 if self.size is not None and self.size < 0 else 1.0, depth=self.depth)
+
+    @property
+    def started(self) -> Scale:
+        """The factor as it starts; one where that is unknown."""
+        if self.size is None:
+            return self.opened
+        size = max(abs(self.size), _SMALLEST_GATE)
+        return Scale(self.opened.factor * (1.0 / size if self.inverse else size), depth=self.depth)
 
     def moments(self, given: Moments) -> Moments:
-        """Act as a factor that is wide open."""
-        return self.opened(0.0).moments(given)
+        """Scale the mean, and the variance by the square."""
+        return self.started.moments(given)
 
     def copy_amplitude(self) -> float:
-        """Pass copies as a factor that is wide open."""
-        return self.opened(0.0).copy_amplitude()
+        """Pass copies times the factor."""
+        return self.started.copy_amplitude()
 
     def slope(self, given: Moments) -> float:
         """Scale changes like the signal."""
-        return self.opened(0.0).slope(given)
+        return self.started.slope(given)
 
 
 @dataclass(frozen=True, slots=True)

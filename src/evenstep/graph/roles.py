@@ -38,9 +38,9 @@ class Roles:
     parameters: Mapping[str, Parameter]
 
     def position_of(self, parameter: str) -> LayerPosition:
-        """Return where a parameter stands: at the input or readout only if all its uses do."""
+        """Return where a parameter stands: a readout if any of its uses is one, else at the input if any is there."""
         uses = {self.positions[i] for i in self.edges_of.get(parameter, ()) if i in self.positions}
-        return uses.pop() if len(uses) == 1 else "hidden"
+        return "readout" if "readout" in uses else "input" if "input" in uses else "hidden"
 
 
 def roles(graph: Graph) -> Roles:

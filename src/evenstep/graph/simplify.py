@@ -6,7 +6,8 @@ None of the steps changes the function, its paths or their depths.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from evenstep.graph.model import Edge, Graph
 from evenstep.graph.operators import Activation, Gate, Operator, Scale, Weight, scaled
@@ -42,8 +43,23 @@ def simplified(graph: Graph) -> Graph:
 
 
 def has_gates(graph: Graph) -> bool:
-    """Say whether the graph has trained factors that have not been opened."""
+    """Say whether the graph has trained factors that nothing is put in the place of yet."""
     return any(isinstance(operator, Gate) for edge in graph.edges for operator in edge.operators)
+
+
+def gates_replaced(graph: Graph, factor: Callable[[Gate], Scale]) -> Graph:
+    """Return the graph with a number in the place of every gate; edges keep their order."""
+
+    def replaced(edge: Edge) -> Edge:
+        operators = (factor(operator) if isinstance(operator, Gate) else operator for operator in edge.operators)
+        return replace(edge, operators=tuple(operator for operator in operators if operator != Scale()))
+
+    return replace(graph, edges=tuple(map(replaced, graph.edges))) if has_gates(graph) else graph
+
+
+def with_gates(graph: Graph, factor: Callable[[Gate], Scale]) -> Graph:
+    """Return the graph with a number in the place of every gate, simplified further; itself if it has none."""
+    return simplified(gates_replaced(graph, factor)) if has_gates(graph) else graph
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evenstep.graph import Edge, Graph
 from evenstep.graph.operators import Recurrent
@@ -22,11 +22,35 @@ class Conserve(DrawnInitialisation):
     and the vertex grows: no size of theirs could shrink a skip. An activation after a weight reads a variance of
     `max_preactivation_variance` at most, and where no variance up to that conserves the second moment,
     `fallback_preactivation_variance`.
+
+    Of a head of second moment one a readout makes `readout_second_moment`, and one that reads more than the base's
+    `readout_base_fan_in` units less by the ratio: in wide networks outputs start small, as muP has it.
     """
 
     name: str = field(default="conserve", kw_only=True)
     max_preactivation_variance: float = 8.0  # ReLU needs 2, SiLU 2.4; here bounded activations are saturated
     fallback_preactivation_variance: float = 1.0  # a unit Gaussian, which bounded activations are made for
+    # As torch draws linear layers. Settled on the development set of `evenstep study real`.
+    readout_second_moment: float = 1 / 3
+    readout_base_fan_in: float | None = None  # None: the network's own
+
+    @property
+    def undoes_growth(self) -> bool:
+        """True: a weight's part of a vertex does not grow with what the weight reads."""
+        return True
+
+    def relative_to(self, readout_fan_in: float | None) -> Conserve:
+        """Return the initialisation with the base's width of readouts, unless it has one."""
+        return self if self.readout_base_fan_in is not None else replace(self, readout_base_fan_in=readout_fan_in)
+
+    def readout_size(self, fan_in: int) -> float:
+        """Return fan_in * var(W) of a readout that reads second moment one."""
+        return self.readout_second_moment * min((self.readout_base_fan_in or fan_in) / fan_in, 1.0)
+
+    def readout_words(self) -> str:
+        """Say how a readout that reads second moment one starts."""
+        at = "" if self.readout_base_fan_in is None else f" from {self.readout_base_fan_in:.4g} units, as the base's"
+        return f"readout, makes {self.readout_second_moment:.3g} of second moment one{at}"
 
     def size_hidden(self, graph: Graph, incoming: IncomingWeights) -> Sizes:  # noqa: ARG002
         """Size weights so that the vertex carries second moment one."""
@@ -54,7 +78,7 @@ class Conserve(DrawnInitialisation):
         return sizes, [why if read > 0 else "reads nothing: 1/fan_in" for read in incoming.reads]
 
     def size_readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:
-        """Size a readout by what a head of second moment one would show it: 1/fan_in where the head carries that."""
+        """Size a readout by what a head of second moment one would show it."""
         assert edge.weight is not None
         if read <= 0:
             return super().size_readout(graph, head, edge, read, at)

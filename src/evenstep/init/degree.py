@@ -8,12 +8,12 @@ from evenstep.graph import Edge, Graph
 from evenstep.graph.activations import gain
 from evenstep.graph.operators import Activation, Average, Maximum, Recurrent, Slice
 from evenstep.graph.roles import Head
-from evenstep.init.initialisation import DrawnInitialisation, Sizes
+from evenstep.init.initialisation import MeanFieldReadout, Sizes
 from evenstep.signal import IncomingWeights, VertexSignal
 
 
 @dataclass(frozen=True)
-class Degree(DrawnInitialisation):
+class Degree(MeanFieldReadout):
     """Divide by the in-degree of the vertex where the sum happens: the target's, or in order post the source's.
 
     The paper's 2 undoes the ReLU's halving; other activations bring their own gain.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from evenstep.graph import Graph
-from evenstep.init.initialisation import DrawnInitialisation, Sizes, equal_sizes
+from evenstep.init.initialisation import MeanFieldReadout, Sizes, equal_sizes
 from evenstep.signal import IncomingWeights
 
 
 @dataclass(frozen=True)
-class He(DrawnInitialisation):
+class He(MeanFieldReadout):
     """Draw every hidden weight with variance `gain` / fan_in."""
 
     name: str = field(default="he", kw_only=True)

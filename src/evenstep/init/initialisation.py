@@ -1,7 +1,6 @@
 """What an initialisation is: a value that owns its numbers and sizes the weights that meet at a vertex.
 
-All initialisations treat gates alike, and all that draw weights treat readouts and tied weights alike. Each adds its
-own way to size hidden weights, by fan_in * var(W).
+All that draw weights treat tied ones alike. Each adds its own way to size hidden weights, by fan_in * var(W).
 """
 
 from __future__ import annotations
@@ -9,31 +8,27 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from evenstep.errors import InputError
 from evenstep.graph import Edge, Graph, Parameter
 from evenstep.graph.fields import require_valid_fields
-from evenstep.graph.operators import Gate, Moments, Scale
+from evenstep.graph.operators import Moments
 from evenstep.graph.roles import Head
-from evenstep.graph.simplify import has_gates
 from evenstep.signal import IncomingWeights, VertexSignal
 
 Tied = Literal["smallest", "largest"]
 # For each weight edge that reaches a vertex: fan_in * var(W), and why.
 Sizes = tuple[list[float], list[str]]
+_SMALLEST_VARIANCE = 1e-12  # shares are ratios: how small a weight of zero counts as does not matter
 
 
 @dataclass(frozen=True)
 class Initialisation(ABC):
-    """Say how weights start.
-
-    A trained factor below `closed_gate_below` is a gate that opens in training, and counts as one.
-    """
+    """Say how weights start; trained factors that multiply signals are taken as one."""
 
     name: str = field(default="", kw_only=True)
-    closed_gate_below: float = 0.01  # layer scales start at 1e-6 to 1e-4, other trained factors near 1
 
     def __post_init__(self) -> None:
         require_valid_fields(self)
@@ -67,47 +62,23 @@ class Initialisation(ABC):
             raise InputError(
                 f"'{parameter.name}' is kept as it is but holds values that are not finite; load good ones, or draw it"
             )
-        return edge.weight.fan_in * parameter.measured**2, "kept as it is"
+        return edge.weight.fan_in * max(parameter.measured**2, _SMALLEST_VARIANCE), "kept as it is"
 
-    def with_open_gates(self, graph: Graph) -> Graph:
-        """Return the graph with every gate replaced by the factor it counts as; edges stay in their edge_indices."""
-        if not has_gates(graph):
-            return graph
-        return replace(graph, edges=tuple(map(self._opened, graph.edges)))
+    @property
+    def undoes_growth(self) -> bool:
+        """Whether weights that read a field which has grown are drawn smaller for it, readouts among them."""
+        return False
 
-    def _opened(self, edge: Edge) -> Edge:
-        if not any(isinstance(operator, Gate) for operator in edge.operators):
-            return edge
-        opened = (o.opened(self.closed_gate_below) if isinstance(o, Gate) else o for o in edge.operators)
-        return replace(edge, operators=tuple(operator for operator in opened if operator != Scale()))
+    def relative_to(self, readout_fan_in: float | None) -> Initialisation:  # noqa: ARG002
+        """Return the initialisation of a network whose base's readouts read so many units."""
+        return self
 
 
 @dataclass(frozen=True)
 class DrawnInitialisation(Initialisation):
-    """Say how weights are drawn, all but the sizes of the hidden ones.
+    """Say how weights are drawn, all but their sizes; one of several uses takes the `tied` one of what they ask for."""
 
-    A readout starts with standard deviation fan_in^-`readout_power`: 1 is mean-field, so that the output starts near
-    zero at any width; 1/2 would keep the output's size. A weight of several uses takes the `tied` one of what they ask
-    for.
-    """
-
-    readout_power: float = 1.0  # the limit of infinite width (muP); settled on DAG-MLPs and DAG-CNNs
     tied: Tied = "smallest"  # no use of a tied weight then overshoots
-
-    def size_readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:  # noqa: ARG002
-        """Size a readout as if what it reads had second moment one."""
-        assert edge.weight is not None
-        return self.readout_size(edge.weight.fan_in), self.readout_words()
-
-    def readout_words(self) -> str:
-        """Say how a readout that reads second moment one starts."""
-        return (
-            "mean-field readout, 1/fan_in" if self.readout_power == 1.0 else f"readout, fan_in^-{self.readout_power:g}"
-        )
-
-    def readout_size(self, fan_in: int) -> float:
-        """Return fan_in * var(W) of a readout that reads second moment one."""
-        return math.pow(fan_in, 1.0 - 2.0 * self.readout_power)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,6 +89,39 @@ class DrawnInitialisation(Initialisation):
         """Choose the smallest or the largest."""
         choose = min if self.tied == "smallest" else max
         return choose(stds, key=lambda edge_index: stds[edge_index])
+
+    @abstractmethod
+    def readout_size(self, fan_in: int) -> float:
+        """Return fan_in * var(W) of a readout that reads second moment one."""
+
+    @abstractmethod
+    def readout_words(self) -> str:
+        """Say how a readout that reads second moment one starts."""
+
+    def size_readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:  # noqa: ARG002
+        """Size a readout as if what it reads had second moment one."""
+        assert edge.weight is not None
+        return self.readout_size(edge.weight.fan_in), self.readout_words()
+
+
+@dataclass(frozen=True)
+class MeanFieldReadout(DrawnInitialisation):
+    """Start readouts with standard deviation fan_in^-`readout_power`.
+
+    1 is mean-field, so that the output starts near zero at any width; 1/2 would keep the output's size.
+    """
+
+    readout_power: float = 1.0  # the limit of infinite width, as the paper's authors train
+
+    def readout_size(self, fan_in: int) -> float:
+        """Return fan_in * var(W) of a readout."""
+        return math.pow(fan_in, 1.0 - 2.0 * self.readout_power)
+
+    def readout_words(self) -> str:
+        """Say how a readout starts."""
+        return (
+            "mean-field readout, 1/fan_in" if self.readout_power == 1.0 else f"readout, fan_in^-{self.readout_power:g}"
+        )
 
 
 def equal_sizes(incoming: IncomingWeights, size: float, why: str) -> Sizes:

@@ -6,18 +6,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from evenstep.graph import Edge, Graph, Parameter, PathMoments, path_moments
 from evenstep.graph.operators import Recurrent
 from evenstep.graph.roles import Roles, roles
-from evenstep.graph.simplify import simplified
+from evenstep.graph.simplify import with_gates
 from evenstep.init.initialisation import Initialisation
 from evenstep.init.registry import initialisation
 from evenstep.signal import IncomingWeights, Signal, effects, propagate
 
 
-@dataclass(frozen=True)
-class InitialWeights:
+class InitialWeights(NamedTuple):
     """Hold the standard deviation of every weight, why, and the signal that follows from them."""
 
     std: Mapping[str, float]
@@ -42,9 +42,14 @@ class Network:
 
     @cached_property
     def live(self) -> Graph:
-        """The graph with its gates open and without dead parts."""
-        opened = self.init.with_open_gates(self.graph)
-        return (self.graph if opened is self.graph else simplified(opened)).live()
+        """The graph with its gates as they start and without dead parts."""
+        return with_gates(self.graph, lambda gate: gate.started).live()
+
+    @cached_property
+    def opened(self) -> Network:
+        """The network with all gates open, which weights are drawn for; itself where there are none."""
+        opened = with_gates(self.graph, lambda gate: gate.opened)
+        return self if opened is self.graph else Network(opened, self.init)
 
     @cached_property
     def roles(self) -> Roles:
@@ -54,7 +59,17 @@ class Network:
     @cached_property
     def weights(self) -> InitialWeights:
         """The weights' sizes and the signal they give."""
-        return _initialise(self)
+        if self.opened is self:
+            return _initialise(self)
+        std, why, _ = self.opened.weights
+        return InitialWeights(std, why, _signal_of(self, std))
+
+    @cached_property
+    def readout_fan_in(self) -> float | None:
+        """What the readouts read, in the geometric mean; None where there are none."""
+        weights = [self.live.edges[head.edge_index].weight for head in self.roles.heads if head.edge_index is not None]
+        logs = [math.log(weight.fan_in) for weight in weights if weight is not None]
+        return math.exp(sum(logs) / len(logs)) if logs else None
 
     @property
     def signal(self) -> Signal:
@@ -109,8 +124,47 @@ def _initialise(network: Network) -> InitialWeights:
         why[name] = f"{sizing.why[chosen]} (tied: the {which} of {len(edge_indices)} uses)"
         conflicting_uses |= any(not math.isclose(value, std[name]) for value in wanted.values())
     if conflicting_uses:
-        signal = propagate(graph, lambda incoming: [_given(edge, std, use) for edge in incoming.edges])
+        if not network.init.undoes_growth:
+            return InitialWeights(std, why, _signal_of(network, std))
+        keeping = _KeptProportions(network, std, sizing)
+        signal = propagate(graph, keeping)
+        std |= keeping.std
     return InitialWeights(std, why, signal)
+
+
+def _signal_of(network: Network, std: Mapping[str, float]) -> Signal:
+    """Return the signal of weights whose deviations are settled."""
+    return propagate(network.live, lambda incoming: [_given(edge, std, network.roles) for edge in incoming.edges])
+
+
+class _KeptProportions:
+    """Size weights anew after tied ones took another size than a use asked for: sums keep their proportions.
+
+    A table that is also read out makes a small stream; what joins the stream has to be as small, or drowns it. Weights
+    that meet no skip keep the variance they make, and tied ones what they got.
+    """
+
+    def __init__(self, network: Network, std: Mapping[str, float], first: _InitialSizes) -> None:
+        self.use, self.first = network.roles, first
+        self.settled = {
+            name: value for name, value in std.items() if len(self.use.edges_of[name]) > 1 or name in first.kept
+        }
+        self.std: dict[str, float] = {}
+
+    def __call__(self, incoming: IncomingWeights) -> list[float]:
+        sizes = []
+        carried = incoming.other_moments.second_moment
+        for edge, edge_index, read in zip(incoming.edges, incoming.edge_indices, incoming.reads, strict=True):
+            assert edge.weight is not None
+            held = [self.use.parameters[name] for name in edge.parameters if self.use.parameters[name].role == "weight"]
+            if held[0].name in self.settled:
+                sizes.append(edge.weight.fan_in * self.settled[held[0].name] ** 2)
+                continue
+            was = self.first.asked[edge_index]
+            variance = was.size * was.read * (carried / was.carried if was.carried > 0 and carried > 0 else 1.0)
+            sizes.append(variance / read if read > 0 and variance > 0 else was.size)
+            self.std |= {parameter.name: _std(edge, parameter, sizes[-1]) for parameter in held}
+        return sizes
 
 
 def _std(edge: Edge, parameter: Parameter, size: float) -> float:
@@ -126,6 +180,14 @@ def _given(edge: Edge, std: Mapping[str, float], use: Roles) -> float:
     return edge.weight.fan_in * std[name] ** 2
 
 
+class _Asked(NamedTuple):
+    """Hold what a weight was given, fan_in * var(W), what it read then, and what else its vertex carried."""
+
+    size: float
+    read: float
+    carried: float
+
+
 class _InitialSizes:
     """Size weights by an initialisation, keeping for every edge (by its index) why."""
 
@@ -138,6 +200,7 @@ class _InitialSizes:
             if parameter.role == "weight" and (self.init.keeps or not parameter.trainable)
         }
         self.why: dict[int, str] = {}
+        self.asked: dict[int, _Asked] = {}
 
     def __call__(self, incoming: IncomingWeights) -> list[float]:
         sizes, why = self.init.size_hidden(self.graph, incoming)
@@ -150,4 +213,7 @@ class _InitialSizes:
                 if kept := [self.kept[name] for name in edge.parameters if name in self.kept]:
                     sizes[i], why[i] = self.init.size_kept(edge, kept[0])
         self.why.update(zip(incoming.edge_indices, why, strict=True))
+        carried = incoming.other_moments.second_moment
+        for edge_index, size, read in zip(incoming.edge_indices, sizes, incoming.reads, strict=True):
+            self.asked[edge_index] = _Asked(size, read, carried)
         return sizes

@@ -18,7 +18,7 @@ def initialisation(init: str | Initialisation) -> Initialisation:
     """Return an initialisation given by itself or by its name, or raise if there is none of that name.
 
     >>> initialisation("he")
-    He(name='he', closed_gate_below=0.01, readout_power=1.0, tied='smallest', gain=2.0)
+    He(name='he', tied='smallest', readout_power=1.0, gain=2.0)
     """
     if isinstance(init, Initialisation):
         return init

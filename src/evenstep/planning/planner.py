@@ -85,9 +85,10 @@ def _planned(
     rate: float | None,
     base_graph: Graph | None,
 ) -> Plan:
-    network = Network(graph, init)
     base_init = INITS["conserve"] if init.keeps and base_graph is None else init
-    factors = rule.factors(network, Network(base_graph or chain_like(network.live), base_init), optimizer)
+    base = Network(base_graph or chain_like(Network(graph, init).live), base_init)
+    network = Network(graph, init.relative_to(base.readout_fan_in))
+    factors = rule.factors(network, base, optimizer)
     _require_factors(rule, factors, graph)
     live, signal = network.live, network.signal
     return Plan(

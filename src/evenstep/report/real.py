@@ -78,6 +78,7 @@ def glance(record: Mapping[str, Any]) -> str:
 # What a page may ask for, by scale.
 _MARKS: Mapping[str, Marks] = {
     "full": {"real glance": glance, "real table": markdown},
+    "cpu": {"real cpu glance": glance, "real cpu table": markdown},
     "smoke": {"real smoke glance": glance, "real smoke table": markdown},
 }
 

@@ -18,7 +18,7 @@ class Mup:
     An input layer counts as reading `min_input_fan_in` of the base's width at least.
     """
 
-    min_input_fan_in: float = 1 / 8  # as in `Weighted`
+    min_input_fan_in: float = 1 / 8  # bounds the rate of layers that read very little
     name: str = "mup"
     layerwise: bool = True
 

@@ -31,6 +31,8 @@ from evenstep.search.store import Store, StoreRow
 from evenstep.search.tensors import as_tensors
 
 OCTAVES = 3  # first tried either side of the start
+LEARNT = 0.1  # the part of the untrained loss that is gone where a network has learnt something
+DEAD_OCTAVES = 12  # of rates at which nothing is learnt, below those at which training diverges
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +170,7 @@ class _Session:
         """
         known: dict[int, tuple[float, ...]] = {}
         low, high = -OCTAVES * OCTAVE, OCTAVES * OCTAVE
-        limit = untrained + abs(untrained)
-        while positions := wanted(_means(known, limit), low=low, high=high):
+        while positions := wanted(_minima(known, untrained), low=low, high=high):
             losses = self.losses([rate_at(start, position) for position in positions])
             known |= dict(zip(positions, losses, strict=True))
         return of_positions(known, start, graph)
@@ -215,6 +216,19 @@ class _Session:
             best = lowest.lr if math.isfinite(value) else None
             diverged = sum(not math.isfinite(loss) for loss in self.known.values())
             self.progress(SearchProgress(len(self.known), self.needed, best, value, diverged))
+
+
+def _minima(known: dict[int, tuple[float, ...]], untrained: float) -> dict[int, float]:
+    """Return the mean losses, infinite where they are too large to be a minimum.
+
+    Below rates at which training diverges, networks may die and end as if they had not been trained: there a loss has
+    to be clearly lower than that, until so many octaves have shown none.
+    """
+    means = _means(known, untrained + abs(untrained))
+    trained = [position for position, mean in means.items() if math.isfinite(mean)]
+    if not trained or math.isfinite(means[max(means)]) or min(means) <= max(trained) - DEAD_OCTAVES * OCTAVE:
+        return means
+    return _means(known, untrained - LEARNT * abs(untrained))
 
 
 def _means(known: dict[int, tuple[float, ...]], limit: float) -> dict[int, float]:

@@ -137,7 +137,7 @@ def test_weighted_is_the_plan_of_the_whole_network(code: str) -> None:
         assert torch.equal(value, model.state_dict()[name]), name
     assert {"stem.conv.weight", "cells.1.shortcut.conv.weight"} < {pace.name for pace in treatment.paces}
     own = WeightedProtocol(0.7).treatment(RESIDUAL_CELL, SHAPE)
-    assert {p.name: p.lr for p in own.paces}["cells.0.edges.0_1.conv.weight"] == pytest.approx(0.7)
+    assert {p.name: p.lr for p in own.paces}["cells.0.edges.0_1.norm.weight"] == pytest.approx(0.7)
 
 
 def test_networks_have_the_benchmarks_parameters() -> None:

@@ -91,7 +91,7 @@ def test_the_same_plan_has_the_same_fingerprint_and_a_changed_one_another() -> N
         own_plan("mup"),
         own_plan("constant"),
         plan_graph(plan.graph, rule=Weighted(kernel_length=0.0), optimizer="adam", base_graph=base),
-        plan_graph(plan.graph, init=Conserve(readout_power=0.5), optimizer="adam", base_graph=base),
+        plan_graph(plan.graph, init=Conserve(readout_second_moment=1.0), optimizer="adam", base_graph=base),
         plan_graph(plan.graph, optimizer="momentum", base_graph=base),
         replace(plan, parameters=(replace(plan.parameters[0], kept=True), *plan.parameters[1:])),
         replace(plan, parameters=(replace(plan.parameters[0], mean=0.5), *plan.parameters[1:])),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from evenstep.graph import Edge, Graph
 from evenstep.graph.fields import name_of
-from evenstep.init import INITS
+from evenstep.graph.simplify import gates_replaced
 from evenstep.planning import Plan
 from evenstep.signal import IncomingWeights, propagate
 
@@ -18,8 +18,7 @@ def path_weights(plan: Plan) -> tuple[float, ...]:
     paths all count alike, and of the second moment for all others. Weights of the edges into a vertex add up to the
     vertex's own, and an edge on no path has weight 0.
     """
-    init = INITS.get(name_of(plan.init), INITS["conserve"])
-    graph = init.with_open_gates(plan.graph)
+    graph = gates_replaced(plan.graph, lambda gate: gate.started)
     live = graph.live()
     share = _path_counts(live) if name_of(plan.rule) == "paths" else _second_moments(plan, live)
     reached = dict.fromkeys((vertex.name for vertex in live.vertices), 0.0)

@@ -60,6 +60,19 @@ class Logits(nn.Module):
         return logits
 
 
+class ImageLogits(nn.Module):
+    """A classifier of transformers that takes images and returns logits alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of every image."""
+        logits: Tensor = self.model(pixel_values=images).logits
+        return logits
+
+
 def development_set() -> tuple[RealNetwork, ...]:
     """Return the networks that the rule was settled on."""
     return (
@@ -95,7 +108,7 @@ def bases() -> Mapping[str, RealNetwork]:
     return {network.kind: network for network in made}
 
 
-def _package(name: str) -> Any:
+def package(name: str) -> Any:
     """Import a package that the extra `real` brings."""
     try:
         return import_module(name)
@@ -106,18 +119,18 @@ def _package(name: str) -> Any:
 
 
 def _torchvision(constructor: str) -> nn.Module:
-    model: nn.Module = getattr(_package("torchvision.models"), constructor)(num_classes=CLASSES)
+    model: nn.Module = getattr(package("torchvision.models"), constructor)(num_classes=CLASSES)
     return model
 
 
 def _resnet_base() -> nn.Module:
-    resnet = _package("torchvision.models.resnet")
+    resnet = package("torchvision.models.resnet")
     model: nn.Module = resnet.ResNet(resnet.BasicBlock, [1, 1, 1, 1], num_classes=CLASSES)
     return model
 
 
 def _vgg_base(*, batch_norm: bool) -> nn.Module:
-    vgg = _package("torchvision.models.vgg")
+    vgg = package("torchvision.models.vgg")
     stages = [size for width in (64, 128, 256, 512) for size in (width, "M")]
     model: nn.Module = vgg.VGG(vgg.make_layers(stages, batch_norm=batch_norm), num_classes=CLASSES)
     return model
@@ -125,14 +138,14 @@ def _vgg_base(*, batch_norm: bool) -> nn.Module:
 
 def _vit(depth: int) -> nn.Module:
     sizes = {"num_layers": depth, "num_heads": 192 // HEAD, "hidden_dim": 192, "mlp_dim": 768}
-    model: nn.Module = _package("torchvision.models").VisionTransformer(
+    model: nn.Module = package("torchvision.models").VisionTransformer(
         image_size=SIDE, patch_size=8, num_classes=CLASSES, **sizes
     )
     return model
 
 
 def _convnext(stages: tuple[tuple[int, int], ...]) -> nn.Module:
-    convnext = _package("torchvision.models.convnext")
+    convnext = package("torchvision.models.convnext")
     widths = [width for width, _ in stages]
     following = [*widths[1:], None]
     blocks = [convnext.CNBlockConfig(w, out, n) for (w, n), out in zip(stages, following, strict=True)]
@@ -142,7 +155,7 @@ def _convnext(stages: tuple[tuple[int, int], ...]) -> nn.Module:
 
 def gpt2(depth: int, width: int, *, head: int = HEAD, length: int = LENGTH) -> nn.Module:
     """Return a language model of bytes, as transformers makes it."""
-    transformers = _package("transformers")
+    transformers = package("transformers")
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY,
         n_positions=length,
@@ -158,7 +171,7 @@ def gpt2(depth: int, width: int, *, head: int = HEAD, length: int = LENGTH) -> n
 
 def llama(depth: int, width: int, *, head: int = HEAD, length: int = LENGTH) -> nn.Module:
     """Return a language model of bytes, as transformers makes it."""
-    transformers = _package("transformers")
+    transformers = package("transformers")
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY,
         max_position_embeddings=length,

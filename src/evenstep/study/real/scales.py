@@ -1,4 +1,4 @@
-"""The benchmark at two sizes: a minute on a CPU to see that it works, and in full on a GPU."""
+"""The benchmark at three sizes: a minute on a CPU to see that it works, an hour on a CPU, and in full on a GPU."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Literal, get_args
 
 from evenstep.errors import InputError
+from evenstep.study.real import compact
 from evenstep.study.real.networks import PACKAGE_ERRORS, Data, RealNetwork, bases, development_set
 from evenstep.study.real.small import LENGTH, small_bases, small_set
 from evenstep.study.real.sources import Cifar10Source, DigitsSource, Source, TextSource
@@ -70,6 +71,18 @@ SMOKE = RealScale(
     longer={},
     seeds=2,
 )
+CPU = RealScale(
+    "cpu",
+    compact.compact_set(),
+    compact.compact_bases(),
+    {
+        "images": Cifar10Source(count=10_000, side=compact.SIDE, batch=48),
+        "text": TextSource(length=compact.LENGTH, batch=12, limit=4_000_000),
+    },
+    steps=200,
+    longer={},
+    seeds=2,
+)
 FULL = RealScale(
     "full",
     development_set(),
@@ -79,7 +92,7 @@ FULL = RealScale(
     longer=dict.fromkeys(("resnet18", "vit 6 x 192", "gpt2 6 x 256", "llama 6 x 256"), 1500),
     seeds=2,
 )
-REAL_SCALES: Mapping[str, RealScale] = {scale.name: scale for scale in (SMOKE, FULL)}
+REAL_SCALES: Mapping[str, RealScale] = {scale.name: scale for scale in (SMOKE, CPU, FULL)}
 
 
 def real_scale_named(name: str) -> RealScale:

@@ -239,10 +239,13 @@ def measure(
     start = picked.get("weighted", 2.0**-9 if setting.optimizer == "adam" else 0.5)
     centre = OCTAVE * round(math.log2(start))
     every = bench.training.seeds
+    few = min(every, FEW_SEEDS)
     while True:
-        positions, status = next_positions(curve, centre, setting.classes)
+        # A rate that another question tried with fewer seeds does not say where to look.
+        enough = {lr: losses for lr, losses in curve.items() if len(losses) >= few}
+        positions, status = next_positions(enough, centre, setting.classes)
         rates = [rate_at(1.0, position) for position in positions]
-        seeds = min(every, FEW_SEEDS)
+        seeds = few
         if status == "ok":
             rates, seeds = rates + list(picked.values()), every
         missing = [lr for lr in dict.fromkeys(rates) if len(curve.get(lr, ())) < seeds]
