@@ -104,8 +104,8 @@ def test_the_first_kind_of_sharding_names_the_second(originals: bool) -> None:
 def test_check_groups_returns_the_rate_of_the_base() -> None:
     model = net()
     plan = es.plan(model, X, base=0.25)
-    assert es.check_groups(model, plan, SGD(plan.param_groups(model))) == 0.25
-    assert es.check_groups(model, plan, SGD(plan.param_groups(model, lr=0.5))) == 0.5
+    assert es.check_groups(model, plan, SGD(plan.param_groups(model))) == pytest.approx(0.25, rel=1e-9)
+    assert es.check_groups(model, plan, SGD(plan.param_groups(model, lr=0.5))) == pytest.approx(0.5, rel=1e-9)
 
 
 def test_an_optimizer_built_without_the_plan_is_found() -> None:
