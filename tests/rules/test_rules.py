@@ -1,9 +1,11 @@
 """Check the rules against their literal formulas, and the factors of width."""
 
+import json
 import math
 import statistics
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -68,6 +70,12 @@ def even_steps(plan: Plan) -> dict[str, float]:
                 usual.append(fan_in**-0.5 if plan.optimizer == "adam" else ratio)
     unit = statistics.geometric_mean(usual)
     return {p.name: steps[p.name] / unit if p.name in steps else 1.0 for p in plan.parameters if p.role != "bias"}
+
+
+def test_what_an_average_leaves_is_as_recorded() -> None:
+    record = json.loads((Path(__file__).parents[2] / "results" / "averages" / "record.json").read_text())
+    measured = [one["mean"] for one in record["results"]["networks"]]
+    assert pytest.approx(statistics.median(measured), rel=0.25) == Weighted().pooled_variance_floor
 
 
 # The paper's rule

@@ -98,7 +98,7 @@ def _size_factor(step: float, usual: float) -> Factor:
 def _width_factors(wider: float, position: LayerPosition, optimizer: Optimizer) -> tuple[Factor, ...]:
     """Return the factor of a network that is wider than its base, none at the base's width."""
     power = (-1.0 if optimizer == "adam" else 0.0) + (0.0 if position == "hidden" else 0.5)
-    if wider == 1.0 or not power:
+    if math.isclose(wider, 1.0) or not power:
         return ()
     return (Factor("width", math.pow(wider, power), f"{wider:.3g} times the base's"),)
 
