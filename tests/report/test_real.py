@@ -101,10 +101,13 @@ def test_the_page_has_places_for_the_tables() -> None:
     assert "Not measured yet.*" not in text
 
 
-@pytest.mark.parametrize(("scale", "folder"), [("full", "real"), ("cpu", "real-cpu")])
-def test_the_page_is_of_the_record(scale: str, folder: str) -> None:
+@pytest.mark.parametrize(
+    ("scale", "folder", "name"),
+    [("full", "real", "docs/real.md"), ("cpu", "real-cpu", "docs/real.md"), ("cpu", "real-cpu", "README.md")],
+)
+def test_the_page_is_of_the_record(scale: str, folder: str, name: str) -> None:
     path = ROOT / "results" / folder / "record.json"
     if not path.exists():
         pytest.skip("not measured yet")
-    page = (ROOT / "docs" / "real.md").read_text()
+    page = (ROOT / name).read_text()
     assert filled(page, real_marks(scale), json.loads(path.read_text())) == page
