@@ -16,6 +16,7 @@ from evenstep.search import LRSearch, mean_loss, search_lr, train_
 from evenstep.spaces import DagCNN, DagMLP
 from evenstep.study.codes import chain_code, dense_code, residual_code
 from evenstep.study.record import finite
+from evenstep.study.transfer.measure import LAYERS
 
 DemoNotify = Callable[[str], None]
 MLP_WIDTH = 64
@@ -127,7 +128,7 @@ def _train_both(
     seeds: int,
     epochs: int,
 ) -> DemoRow:
-    unscaled = plan(make(), data.train[0][:2], base=base, rule="mup")  # the base's rate: factors of width alone
+    unscaled = plan(make(), data.train[0][:2], base=base, rule=LAYERS)  # the base's rate: no factor of topology
     rate = planned.base
     assert rate is not None
     measured = {}
