@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         GraphError,
         InputError,
         PlanError,
+        PlanWarning,
         SearchError,
         StoreError,
         TraceError,
@@ -31,7 +32,7 @@ __version__ = "0.1.0"
 # Public name -> module that holds it. Loaded on first use, so that the graph and the rules work without torch.
 _ERRORS = (
     *("EvenstepError", "DamageError", "GraphError", "InputError"),
-    *("PlanError", "SearchError", "StoreError", "TraceError"),
+    *("PlanError", "PlanWarning", "SearchError", "StoreError", "TraceError"),
 )
 _HOMES = {
     "evenstep.errors": _ERRORS,
@@ -56,6 +57,7 @@ __all__ = [
     "ParameterPlan",
     "Plan",
     "PlanError",
+    "PlanWarning",
     "SearchError",
     "StoreError",
     "TraceError",

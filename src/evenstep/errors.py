@@ -35,3 +35,7 @@ class StoreError(EvenstepError):
 
 class SearchError(EvenstepError):
     """Report a search that ended without an answer."""
+
+
+class PlanWarning(UserWarning):
+    """Point out something in a plan that is likely to be wrong; `strict=True` makes it an error."""

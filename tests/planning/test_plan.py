@@ -112,8 +112,10 @@ def test_a_printed_plan_shows_notes_and_what_is_kept() -> None:
         outputs="y",
         parameters=parameters,
     )
-    assert str(plan_graph(graph)).splitlines()[-1].split()[:3] == ["loose", "2", "kept"]
-    assert str(plan_graph(graph)).endswith("  not used")
+    *_, line, warning = str(plan_graph(graph)).splitlines()
+    assert line.split()[:3] == ["loose", "2", "kept"]
+    assert line.endswith("  not used")
+    assert warning == "Warning: 'loose' is not used: no output depends on it"
 
 
 # Nothing to plan

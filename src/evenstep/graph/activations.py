@@ -73,8 +73,9 @@ def moments(activation: str, mean: float, variance: float) -> tuple[float, float
         return float(weights @ found), float(weights @ found**2)
     name, parameter = split_name(activation)
     if name == "softmax":
-        # exp(z) / sum exp over `parameter` independent entries, for many entries: a lognormal over its mean.
-        return 1.0 / parameter, math.exp(min(variance, 30.0)) / parameter**2
+        # exp(z) / sum exp over independent entries: of many a lognormal over its mean, of few at most one of them all.
+        spread = math.exp(min(variance, 30.0))
+        return 1.0 / parameter, spread / (1.0 + (spread - 1.0) / parameter) / parameter**2
     if name == "glu":
         # One half of the signal times the sigmoid of the other, the halves independent.
         gate_mean, gate_second = moments("sigmoid", mean, variance)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from evenstep.graph.expression_names import is_plain, parse
+from evenstep.graph.expression_names import expression_of, is_plain, parse
 from evenstep.graph.expressions import values
 from evenstep.graph.model import Edge, Graph
-from evenstep.graph.operators import Activation, Average, Operator, RMSNorm, Scale, Steer
+from evenstep.graph.operators import Activation, Average, Operator, RMSNorm, Scale, Steer, scaled
 
 # What a signal's root mean square is computed by, and then multiplied with (one over it) or divided by.
 _ROOT_MEAN_SQUARE = (
@@ -44,8 +45,11 @@ def _norm(graph: Graph, vertex: str) -> Edge | None:
         if signal.parameters or not all(isinstance(operator, Scale) for operator in signal.operators):
             continue
         for start in (signal.source, *_centred(graph, signal.source)):
-            if _names(_operators_since(graph, start, other)) in _ROOT_MEAN_SQUARE:
-                return Edge(signal.source, vertex, (*signal.operators, RMSNorm()))
+            since = _operators_since(graph, start, other)
+            if _names(since) in _ROOT_MEAN_SQUARE:
+                factor = _of_one(since) * signal.copy_amplitude()
+                is_one = math.isclose(factor, 1.0, rel_tol=_LARGEST_EPSILON)
+                return Edge(signal.source, vertex, (RMSNorm(), *scaled(1.0 if is_one else factor)))
     return None
 
 
@@ -84,6 +88,19 @@ def _names(operators: list[Operator]) -> list[str]:
         elif not isinstance(operator, Scale):
             names.append(operator.op)
     return names
+
+
+def _of_one(operators: list[Operator]) -> float:
+    """Return what is multiplied with where every entry of the signal is one: the norm's factor."""
+    value = 1.0
+    for operator in operators:
+        if isinstance(operator, Scale):
+            value *= operator.factor
+        elif isinstance(operator, Steer):
+            value = 1.0 / value
+        elif isinstance(operator, Activation):
+            value = float(values(expression_of(operator.name), np.array([value]))[0])
+    return value
 
 
 def _squares(name: str) -> bool:

@@ -41,6 +41,7 @@ class Operator(ABC):
     """One operation on a signal; `depth` is the number of activations that it counts as on a path."""
 
     op: ClassVar[str] = ""
+    adds_field: ClassVar[bool] = False  # whether a new field joins the copy that passes
     depth: int = field(default=0, kw_only=True)
 
     @abstractmethod
@@ -90,6 +91,17 @@ class Scale(Operator):
     def words(self) -> str:
         """Name the factor where it is not one."""
         return "identity" if self.factor == 1.0 else f"times {self.factor:.4g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Scale):
+    """Correct what was computed up to here by what a forward pass showed: the factor of the amplitude."""
+
+    op: ClassVar[str] = "measured"
+
+    def words(self) -> str:
+        """Say what was measured."""
+        return f"measured {self.factor**2:.3g} times as large"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +233,127 @@ class Average(Operator):
     def words(self) -> str:
         """Say over how much."""
         return f"average of {self.window}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningSum(Operator):
+    """Replace every entry by the sum of those up to it, along an axis of `window` independent entries."""
+
+    op: ClassVar[str] = "running_sum"
+    window: int = 1
+
+    def moments(self, given: Moments) -> Moments:
+        """Return the moments over all places: after t entries mean and variance are t times as large."""
+        places = (self.window + 1) / 2
+        squares = (self.window + 1) * (2 * self.window + 1) / 6
+        mean = places * given.mean
+        return Moments(mean, places * given.variance + squares * given.mean**2 - mean**2)
+
+    def slope(self, given: Moments) -> float:  # noqa: ARG002
+        """Add up the changes."""
+        return (self.window + 1) / 2
+
+    def words(self) -> str:
+        """Say over how much."""
+        return f"running sum over {self.window}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogSoftmax(Operator):
+    """Subtract the logarithm of the sum of exponentials over `entries` entries."""
+
+    op: ClassVar[str] = "log_softmax"
+    entries: int = 1
+
+    def moments(self, given: Moments) -> Moments:
+        """Return the moments for many entries, whose sum of exponentials hardly fluctuates."""
+        return Moments(-math.log(self.entries) - given.variance / 2, given.variance)
+
+    def slope(self, given: Moments) -> float:  # noqa: ARG002
+        """Leave changes as they are: each is a small part of the sum."""
+        return 1.0
+
+    def words(self) -> str:
+        """Say over how much."""
+        return f"log softmax over {self.entries}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dropout(Operator):
+    """Set a part of the entries (`rate`) to zero at random and make the others larger, so that the mean stays."""
+
+    op: ClassVar[str] = "dropout"
+    adds_field: ClassVar[bool] = True
+    rate: float = 0.0
+
+    def moments(self, given: Moments) -> Moments:
+        """Keep the mean; the second moment grows by one over the part that is left."""
+        return Moments(given.mean, given.second_moment / (1.0 - self.rate) - given.mean**2)
+
+    def copy_amplitude(self) -> float:
+        """Pass a copy; the rest is noise, a new field."""
+        return 1.0
+
+    def slope(self, given: Moments) -> float:  # noqa: ARG002
+        """Make changes larger like the signal."""
+        return 1.0 / (1.0 - self.rate)
+
+    def words(self) -> str:
+        """Say how much is dropped."""
+        return f"dropout of {self.rate:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Padding(Operator):
+    """Join zeros to a signal, which then is the part `kept` of all entries."""
+
+    op: ClassVar[str] = "padding"
+    kept: float = 1.0
+
+    def moments(self, given: Moments) -> Moments:
+        """Spread the signal over more entries."""
+        mean = self.kept * given.mean
+        return Moments(mean, self.kept * given.second_moment - mean**2)
+
+    def copy_amplitude(self) -> float:
+        """Pass copies where there is a signal."""
+        return math.sqrt(self.kept)
+
+    def slope(self, given: Moments) -> float:  # noqa: ARG002
+        """Spread changes like the signal."""
+        return self.kept
+
+    def words(self) -> str:
+        """Say how much is padding."""
+        return f"padded, {100 * self.kept:.3g} % signal"
+
+
+@dataclass(frozen=True, slots=True)
+class Offset(Operator):
+    """Add fixed numbers of this mean and deviation, the same for all examples."""
+
+    op: ClassVar[str] = "offset"
+    adds_field: ClassVar[bool] = True
+    mean: float = 0.0
+    std: float = 0.0
+
+    def moments(self, given: Moments) -> Moments:
+        """Add means and variances."""
+        return Moments(given.mean + self.mean, given.variance + self.std**2)
+
+    def copy_amplitude(self) -> float:
+        """Pass copies; what is added is a new field."""
+        return 1.0
+
+    def slope(self, given: Moments) -> float:  # noqa: ARG002
+        """Leave changes as they are."""
+        return 1.0
+
+    def words(self) -> str:
+        """Say what is added."""
+        return (
+            f"plus {self.mean:.4g}" if self.std == 0.0 else f"plus numbers of mean {self.mean:.4g}, std {self.std:.4g}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,8 +538,8 @@ class Recurrent(Weight):
 
 
 _OPERATORS: tuple[type[Operator], ...] = (
-    *(Weight, Recurrent, Scale, Gate, Activation, Norm, RMSNorm, Average, Slice, Maximum),
-    *(Steer, Unknown, ConcatBlock, Contraction),
+    *(Weight, Recurrent, Scale, Measured, Gate, Activation, Norm, RMSNorm, Average, RunningSum, Slice, Maximum),
+    *(LogSoftmax, Dropout, Padding, Offset, Steer, Unknown, ConcatBlock, Contraction),
 )
 OPERATORS: Mapping[str, type[Operator]] = {kind.op: kind for kind in _OPERATORS}
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from evenstep.graph.model import Edge, Graph
-from evenstep.graph.operators import Activation, Gate, Operator, Scale, Weight, scaled
+from evenstep.graph.operators import Activation, Dropout, Gate, Offset, Operator, Padding, Scale, Weight, scaled
 
 
 def simplified(graph: Graph) -> Graph:
@@ -24,6 +24,7 @@ def simplified(graph: Graph) -> Graph:
     names = [vertex.name for vertex in graph.vertices]
     for name in names:
         work.chain(name)
+        work.follow(name)
     for name in names:
         work.absorb(name)
         work.splice(name)
@@ -140,6 +141,20 @@ class _Work:
         self.put(number, Edge(first.source, second.target, whole))
         self.drop(vertex)
 
+    def follow(self, vertex: str) -> None:
+        """Join dropout, padding or fixed numbers that are added to the edge before: they belong to what they follow."""
+        if not self._inner_sum(vertex) or len(self.incoming[vertex]) != 1 or len(self.outgoing[vertex]) != 1:
+            return
+        ((before, first),) = self.incoming[vertex].items()
+        ((number, second),) = self.outgoing[vertex].items()
+        if not second.operators or not _only_follows(second.operators) or second.target not in self.sums:
+            return
+        self.take(number, second)
+        self.take(before, first)
+        operators, parameters = (*first.operators, *second.operators), (*first.parameters, *second.parameters)
+        self.put(before, Edge(first.source, second.target, operators, parameters))
+        self.drop(vertex)
+
     def absorb(self, vertex: str) -> None:
         """Fold a sign, or a parameter that is added (a bias written out), into the one weight before it.
 
@@ -188,18 +203,24 @@ class _Work:
 
 
 def _activates(edge: Edge) -> bool:
-    """Say whether an edge is one activation of single entries and nothing else."""
-    return len(edge.operators) == 1 and type(edge.operators[0]) is Activation and edge.operators[0].window == 1
+    """Say whether an edge is one activation of single entries, and what follows it."""
+    if not edge.operators or not _only_follows(edge.operators[1:]):
+        return False
+    return type(edge.operators[0]) is Activation and edge.operators[0].window == 1
 
 
 def _is_bare_weight(edge: Edge) -> bool:
-    """Say whether an edge is a weight and nothing else."""
-    return len(edge.operators) == 1 and type(edge.operators[0]) is Weight
+    """Say whether an edge is a weight, and what follows it."""
+    return bool(edge.operators) and type(edge.operators[0]) is Weight and _only_follows(edge.operators[1:])
 
 
 def _ends_in_weight(edge: Edge) -> bool:
     """Say whether nothing follows an edge's weight."""
     return bool(edge.operators) and type(edge.operators[-1]) is Weight
+
+
+def _only_follows(operators: tuple[Operator, ...]) -> bool:
+    return all(isinstance(operator, Dropout | Offset | Padding) for operator in operators)
 
 
 def _only_scales(edge: Edge) -> bool:

@@ -26,13 +26,10 @@ def initialize_(model: nn.Module, plan: Plan, *, generator: torch.Generator | No
         for planned, parameter in matched(model, plan):
             if planned.kept:
                 continue
-            if planned.std == 0.0:
-                parameter.fill_(planned.mean)
-                continue
-            if is_sharded(parameter):
+            if is_sharded(parameter) and planned.std:
                 _draw_sharded_(parameter, planned, generator, padding.get(id(parameter)))
             else:
-                _draw_(parameter, planned, generator, padding.get(id(parameter)))
+                draw_(parameter, planned, generator, padding.get(id(parameter)))
 
 
 def _draw_sharded_(
@@ -42,13 +39,17 @@ def _draw_sharded_(
     from torch.distributed.tensor import distribute_tensor  # not part of every build of torch
 
     whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-    _draw_(whole, planned, generator, padding)
+    draw_(whole, planned, generator, padding)
     parameter.copy_(distribute_tensor(whole, parameter.device_mesh, parameter.placements))
 
 
-def _draw_(
-    parameter: torch.Tensor, planned: ParameterPlan, generator: torch.Generator | None, padding: int | None
+def draw_(
+    parameter: torch.Tensor, planned: ParameterPlan, generator: torch.Generator | None, padding: int | None = None
 ) -> None:
+    """Draw one tensor as planned, but for the row that stands for padding."""
+    if planned.std == 0.0:
+        parameter.fill_(planned.mean)
+        return
     _draw_normal_(parameter, planned, generator)
     if padding is not None:
         parameter[padding].zero_()

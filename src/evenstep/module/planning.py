@@ -1,16 +1,20 @@
-"""The whole way in one call: module to graph to plan."""
+"""The whole way in one call: module to graph to plan, checked by one forward pass."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from torch import nn
 
+from evenstep.errors import PlanError, PlanWarning
 from evenstep.graph import Graph
 from evenstep.init import Initialisation
-from evenstep.module.trace import OnUnknown, trace
-from evenstep.planning import BaseSearch, Plan, plan_graph
+from evenstep.module.checked import planned_as_measured
+from evenstep.module.trace import OnUnknown, read
+from evenstep.planning import BaseSearch, Plan, plan_network
 from evenstep.rules import Optimizer, Rule
 
 
@@ -25,6 +29,8 @@ def plan(
     init: str | Initialisation = "conserve",
     optimizer: Optimizer | None = None,
     on_unknown: OnUnknown = "raise",
+    measure: bool | None = None,
+    strict: bool = False,
 ) -> Plan:
     """Return an initialisation and a learning rate for every trainable parameter of a module (or graph).
 
@@ -33,15 +39,25 @@ def plan(
     `conserve`, `degree` (the paper's), `he`, or `keep` for a plan of learning rates alone; `optimizer`, left out, is
     the one the base was searched for, or `sgd`.
 
+    One forward pass with weights drawn as planned then measures what every vertex carries: where that is far from what
+    was computed, a warning names the operator and the plan goes on from what was measured. The module itself is not
+    touched. `measure` left out does so where the network can run and its forward pass is no large one; True and False
+    insist. What looks wrong in the finished plan is a `PlanWarning` too; with `strict` it is an error.
+
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(8, 256), nn.ReLU(), nn.Linear(256, 2))
     >>> planned = plan(net, torch.zeros(1, 8), base=0.1)
     >>> [parameter.name for parameter in planned.parameters]
     ['0.weight', '0.bias', '2.weight', '2.bias']
     """
-    graph = (
-        model
-        if isinstance(model, Graph)
-        else trace(model, example_inputs, example_kwargs=example_kwargs, on_unknown=on_unknown)
-    )
-    return plan_graph(graph, rule=rule, init=init, optimizer=optimizer, base=base, base_graph=base_graph)
+    make = partial(plan_network, rule=rule, init=init, optimizer=optimizer, base=base, base_graph=base_graph)
+    if isinstance(model, Graph):
+        made, _ = make(model)
+    else:
+        reading = read(model, example_inputs, example_kwargs=example_kwargs, on_unknown=on_unknown)
+        made = make(reading.graph)[0] if measure is False else planned_as_measured(reading, make, insist=measure)
+    for remark in made.warnings:
+        if strict:
+            raise PlanError(f"{remark} (strict=True makes this an error)")
+        warnings.warn(remark, PlanWarning, stacklevel=2)
+    return made

@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 import torch
 from torch import fx, nn
+from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from evenstep.errors import EvenstepError, InputError, TraceError
 from evenstep.graph.expressions import affine
 from evenstep.graph.model import Edge, Graph, Parameter, Vertex
 from evenstep.graph.norms import with_norms
-from evenstep.graph.operators import ConcatBlock, Steer, Unknown, scaled
+from evenstep.graph.operators import ConcatBlock, LogSoftmax, Steer, Unknown, scaled
 from evenstep.graph.simplify import simplified
 from evenstep.module.entrywise import (
     composed,
@@ -54,14 +55,13 @@ from evenstep.module.nodes import (
     written_by,
 )
 from evenstep.module.ops import handler_of, moves_entries, op_name
+from evenstep.module.reading import TRANSPARENT, Maker, Reading
+from evenstep.planning.concerns import NOT_USED
 from evenstep.planning.unwrap import own_name, unwrapped
 
 OnUnknown = Literal["raise", "identity"]
 _PRECEDENCE = {"weight": 0, "gain": 1, "bias": 2, "unscaled": 3}
-# Operators that run a graph inside as it stands; others with graphs inside (cond, while_loop) choose and repeat.
-_TRANSPARENT = ("wrap_with_set_grad_enabled", "wrap_with_autocast", "wrap", "tag_activation_checkpoint")
 OUTSIDE = "outside the theory"
-NOT_USED = "not used"
 
 
 def trace(
@@ -82,6 +82,20 @@ def trace(
     >>> [edge.words() for edge in trace(net, torch.zeros(1, 8)).edges]
     ['weight', 'relu, then weight']
     """
+    graph = read(model, example_inputs, example_kwargs=example_kwargs, on_unknown=on_unknown).graph
+    if not model.training:
+        _warn_of_unused(model, graph)
+    return graph
+
+
+def read(
+    model: nn.Module,
+    example_inputs: Any = None,
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    on_unknown: OnUnknown = "raise",
+) -> Reading:
+    """Return a module's graph as `trace` does, together with the program it was read from."""
     if on_unknown not in ("raise", "identity"):
         raise InputError(f"on_unknown is '{on_unknown}'; choose 'raise' or 'identity'")
     if not isinstance(model, nn.Module):
@@ -96,14 +110,12 @@ def trace(
     tracer = _Tracer(model, on_unknown)
     outputs = tracer.read(program)
     graph = tracer.graph(outputs)
-    if not model.training:
-        _warn_of_unused(model, graph)
-    return graph
+    return Reading(graph, program, tracer.drawing.makers, tracer.canonical)
 
 
 def _warn_of_unused(model: nn.Module, graph: Graph) -> None:
     """Warn of parameters that a module in eval mode does not use: training may use them."""
-    idle = [p.name for p in graph.parameters if p.trainable and p.note == NOT_USED]
+    idle = [p.name for p in graph.parameters if p.trainable and p.note.startswith(NOT_USED)]
     if idle:
         more = f" and {len(idle) - 1} more" if len(idle) > 1 else ""
         warnings.warn(
@@ -122,6 +134,7 @@ class _Sketch:
     inputs: list[str] = field(default_factory=list)
     uses: dict[str, Parameter] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)  # vertex -> the one last written into it in part
+    makers: dict[str, Maker] = field(default_factory=dict)
     superseded: dict[str, None] = field(default_factory=dict)  # vertices that a function of their field takes in
 
     def vertex(self, wanted: str, merge: Any = "sum") -> str:
@@ -167,6 +180,7 @@ class _Tracer:
     def __init__(self, model: nn.Module, on_unknown: OnUnknown) -> None:
         self.model = model
         self.on_unknown = on_unknown
+        self.not_used = NOT_USED if model.training else f"{NOT_USED} in eval mode (call train() if training uses it)"
         self.drawing = _Sketch()
         first: dict[int, str] = {}
         self.canonical: dict[str, str] = {}
@@ -180,7 +194,7 @@ class _Tracer:
 
     # Reading
 
-    def read(self, program: torch.export.ExportedProgram) -> list[str]:
+    def read(self, program: ExportedProgram) -> list[str]:
         """Draw the whole program; return the vertices of its outputs."""
         signature = program.graph_signature
         # Tensors that are neither parameters nor buffers: plain attributes, literals in the code.
@@ -189,6 +203,7 @@ class _Tracer:
         shapes = {n.name: shape_of(n.meta.get("val")) for n in program.graph.nodes if n.op == "placeholder"}
         users = [s for s in signature.input_specs if s.kind == InputKind.USER_INPUT]
         count = sum(shapes.get(getattr(s.arg, "name", "")) is not None for s in users)
+        nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
         for spec in signature.input_specs:
             name = getattr(spec.arg, "name", "")
             shape = shapes.get(name)
@@ -200,6 +215,7 @@ class _Tracer:
             elif spec.kind == InputKind.USER_INPUT:
                 vertex = self.drawing.vertex("input" if count == 1 else f"input.{name}")
                 self.drawing.inputs.append(vertex)
+                self.drawing.makers[vertex] = Maker(nodes[name])
                 values[name] = SignalValue(vertex, shape)
             else:
                 values[name] = ConstantValue(shape, buffer=spec.target, tensor=self._values_of(str(spec.target)))
@@ -233,7 +249,7 @@ class _Tracer:
     def _call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.target is operator.getitem:
             return args[0][args[1]] if isinstance(args[0], list | tuple) else args[0]
-        if str(node.target) in _TRANSPARENT:
+        if str(node.target) in TRANSPARENT:
             return self._inline(next(a for a in args if isinstance(a, fx.GraphModule)), args)
         result = node.meta.get("val")
         require_fixed_size(node, result)
@@ -376,10 +392,10 @@ class _Tracer:
 
     # Drawing
 
-    def _draw(self, node: fx.Node, outcome: Outcome, result: Any) -> Any:
+    def _draw(self, node: fx.Node, outcome: Outcome, result: Any, place: tuple[int, ...] = ()) -> Any:
         self.drawing.use(outcome.uses)
         if outcome.parts and isinstance(result, list | tuple):
-            return [self._draw(node, outcome, part) for part in result]
+            return [self._draw(node, outcome, part, (*place, i)) for i, part in enumerate(result)]
         first = outcome.edges[0]
         if len(outcome.edges) == 1 and outcome.scale == 1.0 and not (first.operators or first.parameters):
             return each_output(result, lambda shape: SignalValue(first.source, shape, outcome.probability))
@@ -389,6 +405,7 @@ class _Tracer:
         if outcome.scale != 1.0:
             unscaled, vertex = vertex, self.drawing.vertex(vertex)
             self.drawing.edges.append(Edge(unscaled, vertex, scaled(outcome.scale)))
+        self.drawing.makers[vertex] = Maker(node, (*place, 0) if isinstance(result, list | tuple) else place)
         return each_output(result, lambda shape: SignalValue(vertex, shape, outcome.probability))
 
     def _draw_edge(self, edge: Edge, target: str) -> None:
@@ -407,6 +424,11 @@ class _Tracer:
         """Return the finished graph, simplified, with every parameter of the module."""
         drawing = self.drawing
         drawing.drop_superseded(outputs)
+        # At an output the logarithm of a softmax is the loss's business: what counts are the logits.
+        drawing.edges = [
+            replace(edge, operators=()) if edge.target in outputs and _is_log_softmax(edge) else edge
+            for edge in drawing.edges
+        ]
         graph = Graph.build(
             drawing.vertices.values(),
             drawing.edges,
@@ -433,7 +455,7 @@ class _Tracer:
         return made
 
     def _parameter(self, name: str, tensor: torch.Tensor, *, trainable: bool) -> Parameter:
-        use = self.drawing.uses.get(name) or Parameter(name, "unscaled", note=NOT_USED)
+        use = self.drawing.uses.get(name) or Parameter(name, "unscaled", note=self.not_used)
         return replace(use, shape=tuple(tensor.shape), trainable=trainable, measured=self._rms(name))
 
     def _rms(self, name: str) -> float | None:
@@ -456,6 +478,10 @@ class _Tracer:
     def _values_of(self, name: str) -> Callable[[], Any] | None:
         tensor = self.tensors.get(name)
         return None if tensor is None or tensor.is_meta else lambda: tensor.detach()
+
+
+def _is_log_softmax(edge: Edge) -> bool:
+    return len(edge.operators) == 1 and isinstance(edge.operators[0], LogSoftmax)
 
 
 def _item(compute: Callable[[], Any], position: int) -> Any:

@@ -1,6 +1,16 @@
 """The plan as a value, and how a graph gets one. No torch."""
 
 from evenstep.planning.plan import ParameterPlan, Plan, VertexPlan, any_digits
-from evenstep.planning.planner import BASE_WIDTH, BaseSearch, chain_like, plan_graph
+from evenstep.planning.planner import BASE_WIDTH, BaseSearch, chain_like, plan_graph, plan_network
 
-__all__ = ["BASE_WIDTH", "BaseSearch", "ParameterPlan", "Plan", "VertexPlan", "any_digits", "chain_like", "plan_graph"]
+__all__ = [
+    "BASE_WIDTH",
+    "BaseSearch",
+    "ParameterPlan",
+    "Plan",
+    "VertexPlan",
+    "any_digits",
+    "chain_like",
+    "plan_graph",
+    "plan_network",
+]

@@ -7,12 +7,13 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import zip_longest
 from typing import Any
 
 from evenstep.errors import EvenstepError, PlanError
 from evenstep.graph import Graph
+from evenstep.planning.concerns import concerns
 from evenstep.planning.groups import param_groups
 from evenstep.planning.words import format_plan, format_reason
 from evenstep.rules import OPTIMIZERS, Factor
@@ -64,11 +65,15 @@ class ParameterPlan:
 
 @dataclass(frozen=True, slots=True)
 class VertexPlan:
-    """Report a vertex: live in-degree, and second moment at initialisation relative to the input's."""
+    """Report a vertex: live in-degree, and second moment at initialisation relative to the input's.
+
+    `measured` is what a forward pass showed over that second moment, None where none was run.
+    """
 
     name: str
     in_degree: int
     second_moment: float
+    measured: float | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,8 @@ class Plan:
     """Hold every trainable parameter exactly once, the rule that planned it, and the graph it was read from.
 
     `base` is the base's learning rate, None when the plan holds factors only. `lr_scale` is the factor of the whole
-    network (topology and kernel); single parameters add their width factor to it.
+    network (topology and kernel); single parameters add their width factor to it. `remarks` say where a forward pass
+    showed other signals than were computed.
     """
 
     parameters: tuple[ParameterPlan, ...]
@@ -89,6 +95,22 @@ class Plan:
     vertices: tuple[VertexPlan, ...] = field(default=(), repr=False)
     path_count: int = 0
     sum_cubed_depth: int = 0
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is likely to be wrong, one line each: where signals measured otherwise, and what looks absurd."""
+        return (*self.remarks, *concerns(self))
+
+    def with_measured(self, second_moments: Mapping[str, float], remarks: tuple[str, ...] = ()) -> Plan:
+        """Return the plan with what a forward pass showed beside every vertex, and what is to be said of it."""
+        vertices = (
+            replace(v, measured=second_moments[v.name] / v.second_moment)
+            if v.name in second_moments and v.second_moment > 0
+            else v
+            for v in self.vertices
+        )
+        return replace(self, vertices=tuple(vertices), remarks=(*self.remarks, *remarks))
 
     @property
     def lr_scale(self) -> float:
@@ -151,6 +173,7 @@ class Plan:
             "path_count": self.path_count,
             "sum_cubed_depth": self.sum_cubed_depth,
             "vertices": [asdict(vertex) for vertex in self.vertices],
+            "remarks": list(self.remarks),
             "parameters": [_listed(parameter) for parameter in self.parameters],
         }
         return {**values, "graph": self.graph.to_dict()} if graph else values
@@ -205,6 +228,7 @@ class Plan:
             vertices=tuple(VertexPlan(**vertex) for vertex in values["vertices"]),
             path_count=values["path_count"],
             sum_cubed_depth=values["sum_cubed_depth"],
+            remarks=tuple(values.get("remarks", ())),
         )
         _check_values(plan)
         rate = values["lr_scale"]
@@ -228,7 +252,9 @@ def _check_values(plan: Plan) -> None:
         _require(_is_number(factor.value) and factor.value > 0, f"factor '{factor.name}'", factor.value)
     for vertex in plan.vertices:
         sizes = _is_number(vertex.second_moment) and vertex.second_moment >= 0 and type(vertex.in_degree) is int
-        _require(sizes, f"vertex '{vertex.name}'", (vertex.in_degree, vertex.second_moment))
+        sizes = sizes and (vertex.measured is None or (_is_number(vertex.measured) and vertex.measured >= 0))
+        _require(sizes, f"vertex '{vertex.name}'", (vertex.in_degree, vertex.second_moment, vertex.measured))
+    _require(all(isinstance(remark, str) for remark in plan.remarks), "remarks", plan.remarks)
     for p in plan.parameters:
         _require(p.factors[: len(plan.factors)] == plan.factors, f"factors of '{p.name}'", p.factors)
         _require(

@@ -17,6 +17,7 @@ from evenstep.graph.fields import described, name_of
 from evenstep.graph.networks import NormKind, Order
 from evenstep.graph.operators import Activation, Recurrent
 from evenstep.init import INITS, Initialisation, Network, initialisation
+from evenstep.planning.concerns import ON_NO_PATH
 from evenstep.planning.plan import ParameterPlan, Plan, VertexPlan
 from evenstep.rules import OPTIMIZERS, RULES, Factor, Optimizer, RateFactors, Rule
 
@@ -51,6 +52,19 @@ def plan_graph(
     the one-hidden-layer chain of the same kind, of `BASE_WIDTH` units and kernel 3), or left out for a plan that holds
     factors only. `optimizer`, left out, is the one the base was searched for, or `sgd`.
     """
+    return plan_network(graph, rule=rule, init=init, optimizer=optimizer, base=base, base_graph=base_graph)[0]
+
+
+def plan_network(
+    graph: Graph,
+    *,
+    rule: str | Rule = "weighted",
+    init: str | Initialisation = "conserve",
+    optimizer: Optimizer | None = None,
+    base: BaseSearch | float | None = None,
+    base_graph: Graph | None = None,
+) -> tuple[Plan, Network]:
+    """Return the plan of a graph as `plan_graph` does, and the network at its start that it was made from."""
     chosen, start = _chosen(rule), initialisation(init)
     if optimizer is not None and optimizer not in OPTIMIZERS:
         raise InputError(f"optimizer is '{optimizer}'; choose one of {', '.join(OPTIMIZERS)}")
@@ -84,14 +98,14 @@ def _planned(
     optimizer: Optimizer,
     rate: float | None,
     base_graph: Graph | None,
-) -> Plan:
+) -> tuple[Plan, Network]:
     base_init = INITS["conserve"] if init.keeps and base_graph is None else init
     base = Network(base_graph or chain_like(Network(graph, init).live), base_init)
     network = Network(graph, init.relative_to(base.readout_fan_in))
     factors = rule.factors(network, base, optimizer)
     _require_factors(rule, factors, graph)
     live, signal = network.live, network.signal
-    return Plan(
+    plan = Plan(
         parameters=_parameters(network, factors),
         rule=described(rule),
         base=rate,
@@ -106,6 +120,7 @@ def _planned(
         path_count=network.path_moments.count,
         sum_cubed_depth=network.path_moments.m3,
     )
+    return plan, network
 
 
 def _parameters(network: Network, factors: RateFactors) -> tuple[ParameterPlan, ...]:
@@ -136,7 +151,7 @@ def _parameter(network: Network, parameter: Parameter, factors: tuple[Factor, ..
         mean, start = 1.0, "starts at 1"
     notes: tuple[str, ...] = () if not parameter.note else (parameter.note,)
     if role != "unscaled" and name not in network.roles.edges_of:
-        notes = ("on no path from input to output", *notes)
+        notes = (ON_NO_PATH, *notes)
     return ParameterPlan(name, std, factors, start, mean, kept, role, parameter.shape, notes)
 
 

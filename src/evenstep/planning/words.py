@@ -49,4 +49,5 @@ def format_plan(plan: Plan) -> str:
         rows.append((p.name, "x".join(map(str, p.shape)), std, f"{rate:.4g}", own_words(plan, p)))
     i, j, k, m = (max(len(row[column]) for row in rows) for column in range(4))
     lines = [f"{a:<{i}}  {b:<{j}}  {c:>{k}}  {d:>{m}}  {e}".rstrip() for a, b, c, d, e in rows]
-    return "\n".join([head, f"All rates: {shared_words(plan)}", *lines])
+    warned = [f"Warning: {text}" for text in plan.warnings]
+    return "\n".join([head, f"All rates: {shared_words(plan)}", *lines, *warned])

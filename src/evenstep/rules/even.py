@@ -123,8 +123,9 @@ def _averages(network: Network, optimizer: Optimizer, floor: float) -> Mapping[s
 
 def _added_factor(parameter: Parameter, second_moment: float, usual: float, optimizer: Optimizer) -> Factor:
     by_signal = math.sqrt(second_moment) if optimizer == "adam" else second_moment
-    own = Use(1, 1, parameter.shape[-1] if parameter.shape else 1).step(parameter.measured or 0.0, optimizer) / usual
-    if parameter.role == "unscaled" and own > by_signal:
+    is_table = parameter.role == "unscaled" and sum(size > 1 for size in parameter.shape) > 1
+    own = Use(1, 1, parameter.shape[-1] if is_table else 1).step(parameter.measured or 0.0, optimizer) / usual
+    if is_table and own > by_signal:
         return Factor("size", own, f"a table of std {parameter.measured:.3g}")
     return Factor("size", by_signal, f"added to second moment {second_moment:.3g}")
 

@@ -1,6 +1,7 @@
 """What every vertex carries at initialisation, how walks go back from it, and how far changes go on. No torch."""
 
 from evenstep.signal.backward import effects, sensitivities
+from evenstep.signal.comparison import deviations
 from evenstep.signal.forward import IncomingWeights, Signal, Sizing, VertexSignal, propagate
 from evenstep.signal.walks import WalkStatistics, walk_statistics
 
@@ -10,6 +11,7 @@ __all__ = [
     "Sizing",
     "VertexSignal",
     "WalkStatistics",
+    "deviations",
     "effects",
     "propagate",
     "sensitivities",

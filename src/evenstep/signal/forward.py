@@ -311,8 +311,9 @@ class _ForwardPass:
             mean *= moments.mean
             second *= moments.second_moment
             terms = max([terms, *(o.terms for o in edge.operators if isinstance(o, Contraction))])
-        if len(factors) == 2 and factors[0][1] == factors[1][1]:  # a square: the fourth moment of a Gaussian
-            scale = factors[0][0].copy_amplitude() * factors[1][0].copy_amplitude()
+        scale = math.prod(edge.copy_amplitude() for edge, _ in factors)
+        if len(factors) == 2 and factors[0][1] == factors[1][1] and scale and terms == 1:
+            # A square: the fourth moment of a Gaussian. Of entries that moved, or in a matrix product, it is none.
             given = self.moments[factors[0][1]]
             mean = scale * given.second_moment
             second = scale**2 * (3 * given.variance**2 + 6 * given.variance * given.mean**2 + given.mean**4)
@@ -356,7 +357,10 @@ def block_share(edge: Edge) -> float:
 
 def _only_copies(operators: Sequence[Operator]) -> bool:
     """Say whether all that an edge brings is a coherent copy of its source."""
-    return all(isinstance(operator, Scale) or operator.copy_amplitude() == 1.0 for operator in operators)
+    return all(
+        isinstance(operator, Scale) or (operator.copy_amplitude() == 1.0 and not operator.adds_field)
+        for operator in operators
+    )
 
 
 def _parts(walk_weights: list[float]) -> list[float]:

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
+
+import torch
 
 from evenstep.graph import expressions
 from evenstep.graph.activations import require_known
 from evenstep.graph.expression_names import name_of
 from evenstep.graph.expressions import Expression, X
 from evenstep.graph.model import Parameter
-from evenstep.graph.operators import Activation, ConcatBlock, Gate, Steer, scaled
+from evenstep.graph.operators import (
+    Activation,
+    ConcatBlock,
+    Dropout,
+    Gate,
+    LogSoftmax,
+    Offset,
+    Operator,
+    Scale,
+    Slice,
+    Steer,
+    scaled,
+)
 from evenstep.module.handler_types import (
     Call,
     ConstantValue,
@@ -54,7 +69,7 @@ _FUNCTIONS = {
     "aten.erf": "erf",
 }
 _COPIES = """
-    aten.dropout aten.alpha_dropout aten.feature_dropout aten.native_dropout aten.clone aten.contiguous
+    aten.alpha_dropout aten.clone aten.contiguous
     aten.detach aten.alias aten.to aten._to_copy aten.type_as aten.lift_fresh_copy aten.lift_fresh
     aten.bernoulli aten.round aten.nan_to_num aten.requires_grad_ aten.float aten.half
     aten.bfloat16 aten.double aten.feature_alpha_dropout aten.positive aten.floor aten.ceil aten.trunc
@@ -63,7 +78,7 @@ _COPIES = """
 _FRESH = """
     aten.zeros_like aten.ones_like aten.full_like aten.empty_like aten.rand_like aten.randn_like
     aten.randint_like aten.new_zeros aten.new_ones aten.new_full aten.new_empty aten.new_empty_strided
-    aten.fill aten.zero
+    aten.fill aten.zero aten.histc aten.bincount
 """.split()
 # The loss's business: a model that returns its loss is read up to the outputs it compares.
 _LOSSES = """
@@ -101,6 +116,14 @@ def _fresh(call: Call) -> Outcome:  # noqa: ARG001
 
 
 handle_each(_FRESH, _fresh)
+
+
+@handles("aten.dropout", "aten.feature_dropout", "aten.native_dropout")
+def _dropout(call: Call) -> Outcome:
+    rate, training = call.argument(1, "p", 0.5), call.argument(2, "train", default=True)
+    if not training or rate == 0:
+        return identity(call)
+    return Outcome((edge_from(call.signals()[0], Dropout(float(rate)) if rate < 1 else Scale(0.0)),))
 
 
 @handles("aten.gelu")
@@ -162,7 +185,7 @@ def _threshold(call: Call) -> Outcome:
     return activation(name_of(expressions.chosen(above, X, expressions.number(value))))(call)
 
 
-# Bounds outside this range are no part of an activation, but guards against extremes and zeros.
+# A bound further out than this, or a lone least value smaller than this, guards against extremes and zeros.
 _SMALLEST_BOUND, _LARGEST_BOUND = 1e-2, 8.0
 
 
@@ -171,7 +194,7 @@ def _bounded(call: Call, low: Any, high: Any) -> Outcome:
     if not isinstance(call.args[0], SignalValue):
         return identity(call)
     function = X
-    if _bounds(low):
+    if _bounds(low) and not (0 < low < _SMALLEST_BOUND and not _bounds(high)):
         function = expressions.larger(function, expressions.number(low))
     if _bounds(high):
         function = expressions.smaller(function, expressions.number(high))
@@ -181,17 +204,15 @@ def _bounded(call: Call, low: Any, high: Any) -> Outcome:
 
 
 def _bounds(bound: Any) -> bool:
-    if not isinstance(bound, int | float) or isinstance(bound, bool):
-        return False
-    return bound == 0 or _SMALLEST_BOUND <= abs(bound) <= _LARGEST_BOUND
+    return isinstance(bound, int | float) and not isinstance(bound, bool) and abs(bound) <= _LARGEST_BOUND
 
 
 @handles("aten.softmax", "aten._softmax", "aten.log_softmax", "aten._log_softmax", "aten.softmin")
 def _softmax(call: Call) -> Outcome:
     signal = call.signals()[0]
-    if "log" in call.op:  # the loss's business: the logits, shifted
-        return carried(signal)
     entries = signal.shape[call.argument(1, "dim", -1)] if signal.shape else 1
+    if "log" in call.op:
+        return Outcome((edge_from(signal, LogSoftmax(entries)),))
     return Outcome((edge_from(signal, Activation(f"softmax:{entries}")),), probability=True)
 
 
@@ -219,12 +240,35 @@ def _add(call: Call) -> Outcome:
     uses = tuple(Parameter(name, "unscaled", note="added to the signal") for name in names)
     formula = Formula(lambda a, b: _weighted_sum((a, b), signs), (first, second))
     if len(signals) == 1:
-        if not uses and signals[0][1] == 1.0:
-            return replace(carried(signals[0][0]), formula=formula)
+        ((signal, sign),) = signals
+        fixed, factor = (second, signs[1]) if signal is first else (first, signs[0])
+        offset = _offset(fixed, factor)
+        if not uses and not offset and sign == 1.0:
+            return replace(carried(signal), formula=formula)
         # An edge of its own keeps the parameter on the path.
-        edge = edge_from(signals[0][0], *scaled(signals[0][1]), parameters=tuple(names))
+        edge = edge_from(signal, *scaled(sign), *offset, parameters=tuple(names))
         return Outcome((edge,), uses=uses, formula=formula)
     return Outcome(tuple(edge_from(signal, *scaled(sign)) for signal, sign in signals), uses=uses, formula=formula)
+
+
+# Numbers larger than this are there to rule entries out, as in the masks of attention; smaller ones guard against zero.
+_LARGEST_OFFSET, _SMALLEST_OFFSET = 1e3, 1e-3
+
+
+def _offset(fixed: Any, factor: float) -> tuple[Operator, ...]:
+    """Return the operator that adds fixed numbers to a signal, none where they are unknown, or no part of it."""
+    mean = std = 0.0
+    if isinstance(fixed, int | float):
+        mean = float(fixed)
+    elif isinstance(fixed, ConstantValue) and fixed.fill is not None:
+        mean = fixed.fill
+    elif isinstance(fixed, ParameterValue | ConstantValue) and fixed.tensor is not None:
+        values = fixed.tensor()
+        if values.is_meta or values.is_complex() or not values.numel() or values.dtype == torch.bool:
+            return ()
+        mean, std = float(values.float().mean()), float(values.float().std(correction=0))
+    size = abs(factor) * math.hypot(mean, std)
+    return (Offset(factor * mean, abs(factor) * std),) if _SMALLEST_OFFSET < size < _LARGEST_OFFSET else ()
 
 
 def _weighted_sum(terms: tuple[Expression, Expression], factors: tuple[float, float]) -> Expression:
@@ -232,14 +276,15 @@ def _weighted_sum(terms: tuple[Expression, Expression], factors: tuple[float, fl
     return expressions.total(first, second)
 
 
-@handles("aten.mul", "aten.div", "aten.true_divide")
+@handles("aten.mul", "aten.multiply", "aten.div", "aten.divide", "aten.true_divide")
 def _multiply(call: Call) -> Outcome:
     first, second = call.args[0], call.argument(1, "other")
     divide = "div" in call.op
     formula = Formula(expressions.quotient if divide else expressions.product, (first, second))
     if isinstance(first, SignalValue) and isinstance(second, SignalValue):
-        divisor = (Steer(),) if divide else ()
-        return Outcome((edge_from(first), edge_from(second, *divisor)), merge="product", formula=formula)
+        # Entries of one field that were moved before they meet are as good as independent.
+        other = (Steer(),) if divide else () if _in_place(first, second) else (Slice(),)
+        return Outcome((edge_from(first), edge_from(second, *other)), merge="product", formula=formula)
     signal, other = (first, second) if isinstance(first, SignalValue) else (second, first)
     if isinstance(other, ParameterValue):
         size = call.rms(other.made or other.names[0])
@@ -249,6 +294,13 @@ def _multiply(call: Call) -> Outcome:
     factor = _factor(call, other, divide=divide and signal is first)
     outcome = carried(signal) if factor == 1.0 else Outcome((edge_from(signal, *scaled(factor)),))
     return replace(outcome, formula=formula)
+
+
+def _in_place(first: SignalValue, second: SignalValue) -> bool:
+    """Say whether two tensors hold the entries of a field in the same places, as far as they hold the same field."""
+    places = [value.entrywise for value in (first, second)]
+    layouts = {"" if known is None or known.root != first.vertex else known.layout for known in places}
+    return first.vertex != second.vertex or len(layouts) == 1
 
 
 def _factor(call: Call, other: Any, *, divide: bool) -> float:

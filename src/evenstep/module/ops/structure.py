@@ -6,7 +6,19 @@ import math
 from collections.abc import Sequence
 
 from evenstep.graph.model import Edge, Parameter
-from evenstep.graph.operators import Activation, Average, ConcatBlock, Maximum, Norm, RMSNorm, Slice
+from evenstep.graph.operators import (
+    Activation,
+    Average,
+    ConcatBlock,
+    Maximum,
+    Norm,
+    Operator,
+    Padding,
+    RMSNorm,
+    RunningSum,
+    Slice,
+    scaled,
+)
 from evenstep.module.handler_types import (
     Call,
     ConstantValue,
@@ -22,15 +34,15 @@ from evenstep.module.ops.registry import handle_each, handler_of, handles
 
 _MOVES = """
     aten.view aten._unsafe_view aten.reshape aten.flatten aten.unflatten aten.permute aten.transpose aten.t
-    aten.mT aten.numpy_T aten.squeeze aten.unsqueeze aten.expand aten.expand_as aten.select aten.index
-    aten.gather aten.index_select aten.roll aten.flip aten.repeat aten.repeat_interleave aten.tile aten.movedim
+    aten.mT aten.numpy_T aten.squeeze aten.unsqueeze aten.expand aten.expand_as aten.select
+    aten.gather aten.roll aten.flip aten.repeat aten.repeat_interleave aten.tile aten.movedim
     aten.moveaxis aten.swapaxes aten.swapdims aten.unfold aten.im2col aten.pixel_shuffle aten.pixel_unshuffle
-    aten.channel_shuffle aten.diagonal aten.tril aten.triu aten.pad aten.constant_pad_nd aten.reflection_pad1d
+    aten.channel_shuffle aten.diagonal aten.tril aten.triu aten.reflection_pad1d
     aten.reflection_pad2d aten.reflection_pad3d aten.replication_pad1d aten.replication_pad2d
     aten.replication_pad3d aten.upsample_nearest1d aten.upsample_nearest2d aten.upsample_nearest3d
     aten.upsample_bilinear2d aten.upsample_linear1d aten.upsample_trilinear3d aten.upsample_bicubic2d
     aten.interpolate aten.grid_sampler aten.sort aten.topk aten.take_along_dim aten.masked_select aten.view_as
-    aten.reshape_as aten.atleast_1d aten.atleast_2d aten.ravel aten.as_strided aten.rot90 aten.cumsum
+    aten.reshape_as aten.atleast_1d aten.atleast_2d aten.ravel aten.as_strided aten.rot90
     aten.column_stack aten.meshgrid aten._adaptive_max_pool aten.complex aten.view_as_real aten.view_as_complex
     aten.real aten.col2im aten.resolve_conj aten.resolve_neg aten.atleast_3d aten.mH aten.adjoint
 """.split()
@@ -73,7 +85,19 @@ def _concat(call: Call) -> Outcome:
 
 def moves_entries(op: str) -> bool:
     """Say whether an operator only moves, copies or joins entries, so that a drawn weight stays as drawn."""
-    return handler_of(op) in (identity, _part, _concat)
+    return handler_of(op) in (identity, _part, _concat) or op.startswith(("aten.index.", "aten.index_select."))
+
+
+@handles("aten.pad", "aten.constant_pad_nd")
+def _pad(call: Call) -> Outcome:
+    """Join zeros to a signal; what repeats its own entries, or takes some away, leaves it as it is."""
+    signal = call.signals()[0]
+    mode = call.argument(2, "mode", "constant") if call.op.startswith("aten.pad") else "constant"
+    value = call.argument(3 if call.op.startswith("aten.pad") else 2, "value", 0.0)
+    kept = math.prod(signal.shape) / max(math.prod(call.shape), 1)
+    if mode != "constant" or value or any(side < 0 for side in call.args[1]) or kept >= 1:
+        return identity(call)
+    return Outcome((edge_from(signal, Padding(kept)),))
 
 
 _WRITTEN = {"slice_scatter": 1, "select_scatter": 1, "diagonal_scatter": 1, "index_put": 2, "masked_scatter": 2}
@@ -154,16 +178,45 @@ def _extreme(call: Call) -> Outcome:
     return Outcome((edge_from(call.signals()[0], Maximum(_window(call))),), scale=sign)
 
 
+@handles("aten.cumsum")
+def _running_sum(call: Call) -> Outcome:
+    signal = call.signals()[0]
+    window = signal.shape[call.argument(1, "dim", -1)] if signal.shape else 1
+    return Outcome((edge_from(signal, RunningSum(window)),))
+
+
 @handles("aten.var", "aten.std")
 def _spread(call: Call) -> Outcome:
-    """Average squares (or absolute values) of what is taken as centred: a number that hardly fluctuates."""
-    name = "square" if call.op.startswith("aten.var") else "abs"
-    return Outcome((edge_from(call.signals()[0], Activation(name, _window(call), depth=0)),))
+    """Average squares of what is taken as centred: a number that hardly fluctuates."""
+    root = () if call.op.startswith("aten.var") else (Activation("sqrt", depth=0),)
+    return Outcome((edge_from(call.signals()[0], Activation("square", _window(call), depth=0), *root),))
 
 
-def _window(call: Call) -> int:
-    """Return over how many entries an operator reduces its signal."""
-    signal, dims = call.signals()[0], call.argument(1, "dim")
+@handles("aten.norm", "aten.linalg_vector_norm", "aten.frobenius_norm")
+def _vector_norm(call: Call) -> Outcome:
+    """Sum absolute values to a power, and take the root; an infinite power takes the largest."""
+    signal = call.signals()[0]
+    power = 2.0 if "frobenius" in call.op else call.argument(1, "ord", call.kwargs.get("p", 2))
+    position = 1 if "frobenius" in call.op else 2
+    window = _window(call, position)
+    if not isinstance(power, int | float) or power == 2:
+        operators: tuple[Operator, ...] = (
+            Activation("square", window, depth=0),
+            *scaled(window),
+            Activation("sqrt", depth=0),
+        )
+    elif power == math.inf:
+        operators = (Activation("abs", depth=0), Maximum(window))
+    elif power == 1:
+        operators = (Activation("abs", window, depth=0), *scaled(window))
+    else:
+        return identity(call)
+    return Outcome((edge_from(signal, *operators),))
+
+
+def _window(call: Call, position: int = 1) -> int:
+    """Return over how many entries an operator reduces its signal, the axes given at `position`."""
+    signal, dims = call.signals()[0], call.argument(position, "dim")
     if dims is None or isinstance(dims, bool) or dims == []:
         return max(math.prod(signal.shape), 1)
     listed = [dims] if isinstance(dims, int) else list(dims)
@@ -208,4 +261,4 @@ handles("aten._native_batch_norm_legit_functional", "aten._batch_norm_with_updat
 handles("aten.instance_norm", "aten.native_group_norm")(norm)
 handles("aten.layer_norm", "aten.native_layer_norm", "aten.group_norm")(_norm(2))
 handles("aten.rms_norm", "aten._fused_rms_norm")(_norm(2, RMSNorm()))
-handles("aten.local_response_norm", "aten.norm", "aten.linalg_vector_norm", "aten.frobenius_norm")(identity)
+handles("aten.local_response_norm")(identity)

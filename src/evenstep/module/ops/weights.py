@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from evenstep.graph.model import Edge, Parameter
-from evenstep.graph.operators import Contraction, Recurrent, Steer, Weight, scaled
+from evenstep.graph.operators import Average, Contraction, Maximum, Operator, Recurrent, Steer, Weight, scaled
 from evenstep.graph.windows import tap_coverage, transposed_coverage
 from evenstep.module.handler_types import Call, ConstantValue, Outcome, ParameterValue, SignalValue, carried, edge_from
 from evenstep.module.ops.pointwise import identity
@@ -102,12 +102,13 @@ def _product(first: Any, second: Any, *, bias: Any = None) -> Outcome:
 
 
 def _contraction(first: Any, second: Any, *, size: int = 1) -> Outcome:
-    """Multiply two signals and sum over `size` terms; a softmax's rows average what they multiply."""
+    """Multiply two signals and sum over `size` terms; a softmax's rows average what they multiply, taken as alike."""
     if not _is_signal(first, second):
         return carried(first if isinstance(first, SignalValue) else second)
     if first.probability or second.probability:
         values, steering = (second, first) if first.probability else (first, second)
-        return Outcome((edge_from(values), edge_from(steering, Steer())), merge="product")
+        alike = Average(max(size, 1), correlated=True)
+        return Outcome((edge_from(values, alike), edge_from(steering, Steer())), merge="product")
     summed = (Contraction(size),) if size > 1 else ()
     return Outcome((edge_from(first, *summed), edge_from(second, *summed)), merge="product")
 
@@ -140,6 +141,8 @@ def _einsum(call: Call) -> Outcome:
         return weight(signals[0], matrices[0], Weight(summed, max(writes, 1)))
     if len(signals) == 2:
         return _contraction(signals[0], signals[1], size=summed)
+    if len(operands) == 1 and summed > 1:
+        return Outcome((edge_from(signals[0], Average(summed)),), scale=float(summed))
     return identity(call)
 
 
@@ -169,9 +172,36 @@ def _bilinear(call: Call) -> Outcome:
 def _embedding(call: Call) -> Outcome:
     table, index = call.args[0], call.args[1]
     if isinstance(index, SignalValue):
-        return weight(index, table, Weight(1, table.shape[-1]), note="embedding")
+        made = weight(index, table, Weight(1, table.shape[-1]), note="embedding")
+        return _bagged(call, made, index) if "embedding_bag" in call.op and made.uses else made
     # Looked up by position, not by data: on no path, added to the signal later.
     return Outcome(uses=tuple(Parameter(name, "unscaled", note="looked up by position") for name in _names(table)))
+
+
+@handles("aten.index", "aten.index_select")
+def _indexed(call: Call) -> Outcome:
+    """Look rows of a table up, or choose among matrices, as those of experts: what is chosen is a matrix still."""
+    table = call.args[0]
+    if isinstance(table, SignalValue) or not isinstance(table, ParameterValue):
+        return identity(call)
+    if len(table.shape) < 3 and not table.made:
+        return weight(call.signals()[0], table, Weight(1, table.shape[-1]), note="embedding")
+    return Outcome()
+
+
+@handles("aten._grouped_mm", "aten.grouped_mm", "transformers.grouped_mm_fallback")
+def _grouped(call: Call) -> Outcome:
+    """Multiply every row by the matrix of its group."""
+    return _product(call.args[0], call.args[1])
+
+
+def _bagged(call: Call, looked_up: Outcome, index: SignalValue) -> Outcome:
+    """Return the rows of a bag joined: summed, averaged, or the largest of them."""
+    rows = max(math.prod(index.shape) // max(call.shape[0], 1), 1)
+    (edge,) = looked_up.edges
+    joined: tuple[Operator, ...] = (Maximum(rows),) if call.argument(4, "mode", 0) == 2 else (Average(rows),)
+    scale = float(rows) if call.argument(4, "mode", 0) == 0 else 1.0
+    return replace(looked_up, edges=(replace(edge, operators=(*edge.operators, *joined)),), scale=scale)
 
 
 # Convolutions
@@ -313,4 +343,5 @@ def _attention(call: Call) -> Outcome:
     steering = [s for s in (query, key) if isinstance(s, SignalValue)]
     if not isinstance(value, SignalValue):
         return Outcome(tuple(map(edge_from, steering))) if len(steering) > 1 else carried(steering[0])
-    return Outcome((edge_from(value), *(edge_from(s, Steer(depth=1)) for s in steering)), merge="product")
+    alike = Average(max(value.shape[-2], 1) if len(value.shape) > 1 else 1, correlated=True)
+    return Outcome((edge_from(value, alike), *(edge_from(s, Steer(depth=1)) for s in steering)), merge="product")

@@ -1,0 +1,246 @@
+"""Run a module's program once with weights drawn as planned, and see how large the signal is at every vertex.
+
+The module itself is not touched: its program runs on values of its own, and nothing but the sizes is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.export.graph_signature import InputKind
+from torch.utils._pytree import tree_leaves
+
+from evenstep.graph.operators import Moments
+from evenstep.module.apply import draw_
+from evenstep.module.reading import TRANSPARENT, Maker, Reading
+from evenstep.planning import ParameterPlan, Plan
+
+LARGEST_FORWARD = 2e11  # multiplications: what two cores do in the time that reading a large network takes
+_FEW_ENTRIES = 2.0**21  # of all parameters: networks as small as this are drawn several times over
+_DRAWS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Hold the moments at one vertex, of several draws, and over how many entries each was taken."""
+
+    draws: tuple[Moments, ...]
+    entries: int
+
+
+def can_run(reading: Reading) -> bool:
+    """Say whether a program can be run: tensors on the device 'meta' have no values, and loops may not end."""
+    if any("while_loop" in str(node.target) for node in reading.program.graph.nodes):
+        return False
+    values = (*reading.program.state_dict.values(), *reading.program.constants.values())
+    tensors = [value for value in (*values, *_given_inputs(reading)) if isinstance(value, Tensor)]
+    return not any(tensor.is_meta for tensor in tensors)
+
+
+def forward_size(reading: Reading) -> float:
+    """Return about how many multiplications by parameters one forward pass takes."""
+    program, total = reading.program, 0.0
+    sizes = {
+        spec.arg.name: program.state_dict[spec.target].shape
+        for spec in program.graph_signature.input_specs
+        if spec.kind == InputKind.PARAMETER and spec.target in program.state_dict
+    }
+    for node in program.graph.nodes:
+        result = node.meta.get("val")
+        if node.op != "call_function" or not isinstance(result, Tensor):
+            continue
+        shapes = [sizes[n.name] for n in node.all_input_nodes if n.name in sizes and len(sizes[n.name]) > 1]
+        if "embedding" not in str(node.target):
+            total += sum(result.numel() * math.prod(shape[1:]) for shape in shapes)
+    return total
+
+
+def measure(reading: Reading, plan: Plan) -> dict[str, Measurement]:
+    """Return what every vertex carries where inputs are standard Gaussians and weights are drawn as planned.
+
+    Small networks are drawn several times. Random numbers come from seeds of their own: one plan, one answer.
+    """
+    if sum(math.prod(p.shape) for p in plan.graph.parameters) >= _FEW_ENTRIES:
+        draws = [_draw(reading, plan, 0)]
+    else:
+        with _one_thread():  # threads only get into each other's way in so small a network
+            draws = [_draw(reading, plan, seed) for seed in range(_DRAWS)]
+    return {
+        vertex: Measurement(tuple(draw[vertex][0] for draw in draws), draws[0][vertex][1])
+        for vertex in draws[0]
+        if all(vertex in draw for draw in draws)
+    }
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _draw(reading: Reading, plan: Plan, seed: int) -> dict[str, tuple[Moments, int]]:
+    watched: dict[fx.Node, list[tuple[str, Maker]]] = {}
+    for vertex, maker in reading.makers.items():
+        watched.setdefault(maker.node, []).append((vertex, maker))
+    seen: dict[str, tuple[Moments, int]] = {}
+
+    def see(node: fx.Node, result: Any) -> None:
+        for vertex, maker in watched.get(node, ()):
+            value = result
+            for place in maker.place:
+                value = value[place]
+            if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
+                moments = _moments(value)
+                if math.isfinite(moments.second_moment):
+                    seen[vertex] = moments, value.numel()
+
+    devices = {value.device for value in reading.program.state_dict.values() if value.device.type == "cuda"}
+    with torch.no_grad(), torch.random.fork_rng(devices=[device.index for device in devices]):
+        torch.manual_seed(seed)  # what the network itself draws: dropout
+        forward = _Forward(reading.program.graph_module, see)
+        forward.run(*_arguments(reading, plan, seed))
+    return seen
+
+
+def _moments(value: Tensor) -> Moments:
+    numbers = value.detach().float()
+    mean = float(numbers.mean())
+    return Moments(mean, max(float(numbers.square().mean()) - mean**2, 0.0))
+
+
+class _Later:
+    """A parameter that is drawn when it is first needed, so that a large network is never there a second time."""
+
+    def __init__(self, make: Callable[[], Tensor]) -> None:
+        self.make = make
+
+
+class _Forward(fx.Interpreter):
+    """Run a program node by node and show every result."""
+
+    def __init__(self, module: fx.GraphModule, see: Callable[[fx.Node, Any], None]) -> None:
+        super().__init__(module)
+        self.see = see
+        self.extra_traceback = False
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run a node, then show what it gave."""
+        for argument in n.all_input_nodes:
+            value = self.env[argument]
+            if isinstance(value, _Later):
+                self.env[argument] = value.make()
+        result = super().run_node(n)
+        if n.op == "output":
+            return result
+        self.see(n, result)
+        return result
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the graphs inside operators that only set a mode around them as graphs of their own."""
+        if str(target) in TRANSPARENT:
+            place = next(i for i, value in enumerate(args) if isinstance(value, fx.GraphModule))
+            return _Forward(args[place], self.see).run(*args[place + 1 :])
+        return super().call_function(target, _by_batch(target, args), kwargs)
+
+
+def _by_batch(target: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Let batch norms divide by the batch's own statistics in evaluation mode too: before training there are no others.
+
+    The arguments are input, weight, bias, running mean, running variance, and whether the batch counts.
+    """
+    if "aten.batch_norm." not in str(target) or args[0].numel() == args[0].shape[1]:
+        return args
+    return (*args[:5], True, *args[6:])
+
+
+# What the program runs on
+
+
+def _arguments(reading: Reading, plan: Plan, seed: int) -> list[Any]:
+    program = reading.program
+    given = iter(_given_inputs(reading))
+    planned = {parameter.name: parameter for parameter in plan.parameters}
+    rows = _table_rows(reading)
+    arguments: list[Any] = []
+    for spec in program.graph_signature.input_specs:
+        name = getattr(spec.arg, "name", "")
+        if spec.kind == InputKind.USER_INPUT:
+            arguments.append(_shown(next(given), rows.get(name), _generator(name, seed)))
+        elif spec.kind == InputKind.PARAMETER:
+            own = reading.own_names.get(str(spec.target), str(spec.target))
+            arguments.append(_parameter(program.state_dict[str(spec.target)], planned.get(own), own, seed))
+        else:
+            held = program.state_dict if spec.target in program.state_dict else program.constants
+            value = held[str(spec.target)]
+            arguments.append(value.clone() if isinstance(value, Tensor) else value)  # batch norms write into theirs
+    return arguments
+
+
+def _parameter(tensor: Tensor, planned: ParameterPlan | None, name: str, seed: int) -> Any:
+    if planned is None or planned.kept:
+        return tensor.detach()
+
+    def make() -> Tensor:
+        drawn = torch.empty_like(tensor, requires_grad=False)
+        draw_(drawn, planned, _generator(name, seed))
+        return drawn
+
+    return _Later(make)
+
+
+def _generator(name: str, seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(zlib.crc32(name.encode()) + seed)
+
+
+def _given_inputs(reading: Reading) -> list[Any]:
+    args, kwargs = reading.program.example_inputs
+    return tree_leaves((args, kwargs))
+
+
+def _shown(value: Any, rows: int | None, generator: torch.Generator) -> Any:
+    """Return what an input is shown as: data as standard Gaussians, masks and indices as they came.
+
+    Indices that are all the same, as an example of zeros has them, are drawn from the rows of the table they look up.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    constant = value.numel() < 2 or bool((value == value.flatten()[0]).all())
+    if value.is_floating_point():
+        mask = not bool(value.isfinite().all()) or (not constant and bool(((value == 0) | (value == 1)).all()))
+        drawn = torch.randn(value.shape, generator=generator).to(value)
+        return value if mask else drawn
+    if constant and rows and not value.is_complex() and value.dtype != torch.bool:
+        return torch.randint(rows, value.shape, generator=generator).to(value)
+    return value
+
+
+def _table_rows(reading: Reading) -> Mapping[str, int]:
+    """Return, for every input that looks a table up as it is, how many rows the smallest such table has."""
+    rows: dict[str, int] = {}
+    for node in reading.program.graph.nodes:
+        if "embedding" not in str(node.target) or len(node.args) < 2:
+            continue
+        table, index = node.args[:2]
+        if "embedding_bag" in str(node.target) or not isinstance(index, fx.Node):
+            continue
+        while index.op == "call_function" and isinstance(index.args[0], fx.Node) and _keeps_entries(index):
+            index = index.args[0]
+        shape: Sequence[int] = table.meta["val"].shape
+        if index.op == "placeholder":
+            rows[index.name] = min(rows.get(index.name, shape[0]), shape[0])
+    return rows
+
+
+def _keeps_entries(node: fx.Node) -> bool:
+    return any(f"aten.{name}." in str(node.target) for name in ("view", "reshape", "to", "_to_copy", "slice", "clone"))

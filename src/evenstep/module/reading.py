@@ -1,0 +1,35 @@
+"""A module as it was read: its graph, the program it was read from, and which node makes what a vertex carries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import fx
+from torch.export import ExportedProgram
+
+from evenstep.graph.model import Graph
+
+# Operators that run a graph inside as it stands; others with graphs inside (cond, while_loop) choose and repeat.
+TRANSPARENT = ("wrap_with_set_grad_enabled", "wrap_with_autocast", "wrap", "tag_activation_checkpoint")
+
+
+class Maker(NamedTuple):
+    """Say which node of a program makes what a vertex carries: its output at `place`, where it has several."""
+
+    node: fx.Node
+    place: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Hold a module as it was read: its graph, the program it was read from, and what makes each vertex.
+
+    `own_names` maps every name of a parameter to the one it goes by: tied parameters have several.
+    """
+
+    graph: Graph
+    program: ExportedProgram
+    makers: Mapping[str, Maker]
+    own_names: Mapping[str, str]

@@ -1,0 +1,46 @@
+"""What in a plan is likely to be wrong: said in one line each, with the parameter and the reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from evenstep.planning.plan import ParameterPlan, Plan
+
+ON_NO_PATH = "on no path from input to output"
+NOT_USED = "not used"
+SMALLEST_STD, LARGEST_STD = 1e-5, 5.0
+LARGEST_RATE = 100.0  # in units of the base's
+LARGEST_PART_KEPT = 0.1  # of all numbers
+
+
+def concerns(plan: Plan) -> Iterator[str]:
+    """Yield what a plan should not say, one line for each kind."""
+    drawn = [p for p in plan.parameters if p.role == "weight" and not p.kept]
+    if small := [p for p in drawn if p.std < SMALLEST_STD]:
+        yield _line(small, lambda p: f"starts at the tiny standard deviation {p.std:.3g} ({p.init_reason})")
+    if large := [p for p in drawn if p.std > LARGEST_STD]:
+        yield _line(large, lambda p: f"starts at the huge standard deviation {p.std:.3g} ({p.init_reason})")
+    if fast := [p for p in plan.parameters if p.lr_scale > LARGEST_RATE]:
+        yield _line(fast, lambda p: f"would train at {p.lr_scale:.3g} times the base's rate ({p.reason})")
+    if loose := [p for p in plan.parameters if ON_NO_PATH in p.notes or any(n.startswith(NOT_USED) for n in p.notes)]:
+        yield _line(loose, lambda p: f"is {', '.join(p.notes)}: no output depends on it")
+    if plan.init.partition("(")[0] == "keep":
+        return
+    kept = [p for p in plan.parameters if p.kept and p not in loose]
+    total = sum(math.prod(p.shape) for p in plan.parameters)
+    part = sum(math.prod(p.shape) for p in kept) / total if total else 0.0
+    if part > LARGEST_PART_KEPT:
+        largest = max(kept, key=lambda p: math.prod(p.shape))
+        yield (
+            f"{100 * part:.3g} % of all numbers are left as they are, '{largest.name}' first "
+            f"({'; '.join(largest.notes) or largest.init_reason}); they keep whatever start the module gave them"
+        )
+
+
+def _line(parameters: list[ParameterPlan], words: Callable[[ParameterPlan], str]) -> str:
+    first, more = parameters[0], len(parameters) - 1
+    others = f"; so it is with {more} more" if more else ""
+    return f"'{first.name}' {words(first)}{others}"

@@ -1,0 +1,63 @@
+"""What was measured at the vertices of a network against what was computed, step by step.
+
+A vertex that carries ten times what was computed does so because of what happens there, or because of what arrived.
+Only the first is a defect of the computation at that vertex: `deviations` takes the second out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from evenstep.graph import Edge, Vertex
+from evenstep.graph.operators import Moments
+from evenstep.signal.forward import Signal, block_share
+
+
+def deviations(signal: Signal, measured: Mapping[str, Moments]) -> dict[str, float]:
+    """Return, for every measured vertex, its second moment over the one computed from what really arrived there.
+
+    What arrived is what was measured at the sources; at those that were not measured, what was computed, as far off as
+    what arrived there.
+    """
+    carried = {name: vertex.moments for name, vertex in signal.vertices.items()}
+    found: dict[str, float] = {}
+    inputs = set(signal.graph.inputs)
+    incoming: dict[str, list[tuple[int, Edge]]] = {vertex.name: [] for vertex in signal.graph.vertices}
+    for index, edge in enumerate(signal.graph.edges):
+        if not edge.steers:
+            incoming[edge.target].append((index, edge))
+    computed = dict(carried)
+    for vertex in signal.graph.vertices:
+        name, change = vertex.name, 1.0
+        if name not in inputs:
+            now, before = (_arriving(signal, vertex, incoming[name], given) for given in (carried, computed))
+            change = now / before if 0 < now / before < math.inf else 1.0
+        expected = _times(computed[name], change)
+        given = measured.get(name)
+        carried[name] = expected if given is None else given
+        if given is not None and expected.second_moment > 0:
+            found[name] = given.second_moment / expected.second_moment
+    return found
+
+
+def _arriving(
+    signal: Signal, vertex: Vertex, incoming: list[tuple[int, Edge]], carried: Mapping[str, Moments]
+) -> float:
+    """Return what edges bring to a vertex, each seen by itself, where its sources are as `carried` says."""
+    brought = [_brought(signal, edge, index, carried[edge.source]) for index, edge in incoming]
+    return max(math.prod(brought) if vertex.merge == "product" else sum(brought), _SMALLEST)
+
+
+_SMALLEST = 1e-300  # below what any signal is: keeps ratios of nothing to nothing at one
+
+
+def _brought(signal: Signal, edge: Edge, index: int, given: Moments) -> float:
+    if edge.weight is None:
+        return block_share(edge) * edge.moments(given).second_moment
+    read = edge.weight.gain * edge.second_moment_read(given)
+    return edge.moments_delivered(signal.weight_sizes[index] * read).second_moment
+
+
+def _times(moments: Moments, factor: float) -> Moments:
+    return Moments(moments.mean * math.sqrt(factor), moments.variance * factor)
