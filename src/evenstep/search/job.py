@@ -16,7 +16,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from evenstep.errors import InputError
 from evenstep.module import initialize_
 from evenstep.planning import Plan
+from evenstep.search.randomness import own_randomness
 from evenstep.search.recipe import Recipe
+from evenstep.search.sharing import packed, unpacked_
 
 Data = tuple[Tensor, Tensor]
 
@@ -58,6 +60,11 @@ class Job:
                 kept[seed] = {name: tensor.detach().clone() for name, tensor in values.items()}
         return cls(template, plan, recipe, kept)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel with a template that pickle takes."""
+        template, names = packed(self.template)
+        return _arrived, (template, names, self.plan, self.recipe, self.kept)
+
     def start(self, seed: int) -> nn.Module:
         """Return a new model as the trial of a seed starts it."""
         model = copy.deepcopy(self.template)
@@ -83,6 +90,12 @@ class Job:
         return _digest(json.dumps(self.description(data), sort_keys=True).encode())
 
 
+def _arrived(
+    template: nn.Module, names: list[str], plan: Plan, recipe: Recipe, kept: Mapping[int, Mapping[str, Tensor]]
+) -> Job:
+    return Job(unpacked_(template, names), plan, recipe, kept)
+
+
 def norms_of(model: nn.Module) -> list[_NormBase]:
     """Return the norms that keep running statistics."""
     return [module for module in model.modules() if isinstance(module, _NormBase) and module.track_running_stats]
@@ -90,8 +103,7 @@ def norms_of(model: nn.Module) -> list[_NormBase]:
 
 def made(make_model: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return a new model; it may draw from the global random state, which is put back."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with own_randomness(seed):
         model = make_model()
     if not isinstance(model, nn.Module):
         raise InputError(f"make_model returned {type(model).__name__}; return a torch.nn.Module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from evenstep.search.engines.batching import Batching
 from evenstep.search.grid import OCTAVE, rate_at, wanted
 from evenstep.search.job import Data, Job, Trial, made
 from evenstep.search.provenance import provenance
+from evenstep.search.randomness import own_randomness
 from evenstep.search.recipe import Loss, Recipe, Schedule, constant_schedule
 from evenstep.search.replicas import TrialResult
 from evenstep.search.result import LRSearch, chosen, of_positions
@@ -182,8 +184,18 @@ class _Session:
         self.needed = len(self.known) + len(missing)
         if missing:
             before = time.perf_counter()
-            for result in self.engine.run(self.job, self.data, missing, self._settled_batching(missing)):
-                self._note(result, time.perf_counter() - before)
+            # Chunks follow from the whole wave and are noted whole: after a kill whole chunks are missing, and these
+            # train in the same company as without it, to the same bits.
+            batching = self._settled_batching(trials).for_wave(len(trials))
+            chunk_of = {trial: place // batching.chunk for place, trial in enumerate(missing)}
+            left = Counter(chunk_of.values())
+            waiting: dict[int, list[TrialResult]] = {}
+            for result in self.engine.run(self.job, self.data, missing, batching):
+                chunk = chunk_of[result.trial]
+                waiting.setdefault(chunk, []).append(result)
+                left[chunk] -= 1
+                if not left[chunk]:
+                    self._note(waiting.pop(chunk), time.perf_counter() - before)
         return [tuple(self.known[Trial(rate, seed)] for seed in range(self.seeds)) for rate in rates]
 
     def _settled_batching(self, trials: list[Trial]) -> Batching:
@@ -197,19 +209,20 @@ class _Session:
             self.batching = chosen_now
         return self.batching
 
-    def _note(self, result: TrialResult, seconds: float) -> None:
+    def _note(self, results: list[TrialResult], seconds: float) -> None:
+        """Keep the results of a chunk, all or none."""
         if self.store:
-            row = StoreRow(
-                self.config,
-                result.trial.lr,
-                result.trial.seed,
-                result.loss,
-                result.curve,
-                seconds,
-                self.provenance,
+            self.store.add(
+                [
+                    StoreRow(self.config, r.trial.lr, r.trial.seed, r.loss, r.curve, seconds, self.provenance)
+                    for r in results
+                ]
             )
-            self.store.add([row])
-        self.known[result.trial] = result.loss
+        for result in results:
+            self.known[result.trial] = result.loss
+            self._tell()
+
+    def _tell(self) -> None:
         if self.progress:
             lowest = min(self.known, key=lambda trial: self.known[trial])
             value = self.known[lowest]
@@ -281,7 +294,7 @@ def _try_out(job: Job, data: Data) -> float:
     model = job.start(0).to(data[0].device).train()  # the data may be on a GPU already
     size = min(job.recipe.batch_size, len(data[0]))
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), own_randomness(0, data[0].device):  # whether a search looks further depends on it
             value = job.recipe.loss(model(data[0][:size]), data[1][:size])
     except Exception as error:
         reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
