@@ -35,3 +35,7 @@ class StoreError(EvenstepError):
 
 class SearchError(EvenstepError):
     """Report a search that ended without an answer."""
+
+
+class SearchWarning(UserWarning):
+    """Say what a search cannot do for its caller, and what to change."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evenstep.errors import InputError, SearchError
+from evenstep.errors import InputError, SearchError, SearchWarning
 from evenstep.graph import Graph
 from evenstep.module import plan as plan_module
 from evenstep.module import trace
@@ -24,6 +25,7 @@ from evenstep.search.engines import Engine, LocalEngine
 from evenstep.search.engines.batching import Batching
 from evenstep.search.grid import OCTAVE, rate_at, wanted
 from evenstep.search.job import Data, Job, Trial, made
+from evenstep.search.key import search_key
 from evenstep.search.provenance import provenance
 from evenstep.search.randomness import own_randomness
 from evenstep.search.recipe import Loss, Recipe, Schedule, constant_schedule
@@ -69,6 +71,7 @@ def search_lr(
     engine: Engine | Literal["local", "ray"] = "local",
     store: Path | str | None = None,
     resume: bool = False,
+    name: str | None = None,
     progress: Callable[[SearchProgress], None] | None = None,
     on_failure: Literal["raise", "return"] = "raise",
 ) -> LRSearch:
@@ -80,8 +83,10 @@ def search_lr(
     parameters' rates; without one it is initialised by `init` and trained at rates that differ by layer width alone, as
     the plans that take the result as their base go on from. With a `store`, finished trials are written to it as soon
     as they are known, and a search of the same configuration goes on where it stopped (`resume` insists that there is
-    one). Where all trials diverge or the best rate stays at the edge the search raises, or with `on_failure='return'`
-    says so in its `status`.
+    one). The same is what computes the same: data, plan, the recipe's numbers, the tensors that model and loss hold,
+    the operators of a step, the code of the user's functions. A `name` stands for operators and code: give one where
+    these cannot be read (a warning says so), and another whenever the model or the loss changes. Where all trials
+    diverge or the best rate stays at the edge the search raises, or with `on_failure='return'` says so in its `status`.
     """
     if on_failure not in ("raise", "return"):
         raise InputError(f"on_failure is '{on_failure}'; choose 'raise' or 'return'")
@@ -92,6 +97,8 @@ def search_lr(
         )
     if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
         raise InputError(f"seeds is {seeds!r}; give a whole number from 1 up")
+    if name is not None and (not isinstance(name, str) or not name.strip()):
+        raise InputError(f"name is {name!r}; give a few words that stand for the model and the loss, or none")
     _check_rates("start", [start])
     _check_rates("grid", [] if grid is None else grid, empty=grid is None)
     tensors = as_tensors(data)
@@ -113,7 +120,7 @@ def search_lr(
     opened = _engine(engine) if isinstance(engine, str) else None
     session = None
     try:
-        session = _Session(job, tensors, seeds, opened or _given(engine), store, progress, resume=resume)
+        session = _Session(job, tensors, seeds, opened or _given(engine), store, progress, resume=resume, name=name)
         result = session.over_grid(grid, graph) if grid is not None else session.coarse_to_fine(start, graph, untrained)
     finally:
         if session:
@@ -137,6 +144,7 @@ class _Session:
         progress: Callable[[SearchProgress], None] | None,
         *,
         resume: bool,
+        name: str | None,
     ) -> None:
         self.job, self.data, self.seeds, self.engine, self.progress = job, data, seeds, engine, progress
         self.known: dict[Trial, float] = {}
@@ -146,13 +154,16 @@ class _Session:
         self.config = ""
         self.provenance = provenance()
         if self.store:
-            self.config = job.config(data)
+            key = search_key(job, data, name=name)
+            self.config = key.config
+            if key.unreadable is not None:
+                _report_unreadable(key.unreadable, resume=resume)
             if resume and self.config not in {search["config"] for search in self.store.searches()}:
                 raise SearchError(
                     f"the store '{store}' knows no search of this configuration ({self.config[:12]}); start it without "
                     "resume, or give the store, model, data and options it was started with"
                 )
-            self.store.begin(self.config, job.description(data))
+            self.store.begin(self.config, key.description)
             self.known = {Trial(row.lr, row.seed): row.loss for row in self.store.rows(self.config)}
 
     def close(self) -> None:
@@ -229,6 +240,21 @@ class _Session:
             best = lowest.lr if math.isfinite(value) else None
             diverged = sum(not math.isfinite(loss) for loss in self.known.values())
             self.progress(SearchProgress(len(self.known), self.needed, best, value, diverged))
+
+
+def _report_unreadable(reason: str, *, resume: bool) -> None:
+    """Say that a search cannot be told from others: an error where it has to be."""
+    if resume:
+        raise SearchError(
+            f"{reason}; no search of the store can be known to be this one: give the name that it was started with "
+            "(name=...), or start it without resume"
+        )
+    warnings.warn(
+        f"{reason}; the trials are stored, but no other search can go on from them: give the search a name (name=...), "
+        "and another whenever the model or the loss changes",
+        SearchWarning,
+        stacklevel=4,
+    )
 
 
 def _minima(known: dict[int, tuple[float, ...]], untrained: float) -> dict[int, float]:
