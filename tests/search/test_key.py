@@ -135,7 +135,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def searched(store: Path | None = None, **changed: Any) -> tuple[tuple[float, ...], ...]:
-    given = {"make": functools.partial(Net, same), "loss": F.mse_loss, "targets": VALUES} | changed
+    given: dict[str, Any] = {"make": functools.partial(Net, same), "loss": F.mse_loss, "targets": VALUES} | changed
     make, targets = given.pop("make"), given.pop("targets")
     return search_lr(make, (INPUTS, targets), store=store, **(OPTIONS | given)).losses
 
@@ -200,13 +200,13 @@ class Doubling(torch.autograd.Function):
         return 2.0 * x
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return 5.0 * gradient
 
 
 class Seven(Doubling):
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return 7.0 * gradient
 
 
@@ -244,11 +244,11 @@ def in_numpy(power: float) -> Loss:
             return torch.from_numpy(numpy_mean((output.numpy() - target.numpy()), power))
 
         @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        def backward(ctx: Any, gradient: Tensor) -> Any:
             output, target = ctx.saved_tensors
             return gradient * (output - target), None
 
-    return lambda output, target: Powers.apply(output, target)  # type: ignore[no-any-return, no-untyped-call]
+    return lambda output, target: Powers.apply(output, target)  # type: ignore[no-untyped-call]
 
 
 def numpy_mean(difference: Any, power: float) -> Any:

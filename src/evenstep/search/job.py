@@ -65,7 +65,14 @@ class Job:
 
     def start(self, seed: int) -> nn.Module:
         """Return a new model as the trial of a seed starts it."""
-        model = copy.deepcopy(self.template)
+        try:
+            model = copy.deepcopy(self.template)
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            raise InputError(
+                f"{type(self.template).__name__} cannot be copied, and every trial trains a copy: {reason}; keep what "
+                "has no copy outside the module, and take torch.nn.utils.parametrizations.weight_norm for weight_norm"
+            ) from error
         tensors = dict(model.named_parameters()) | dict(model.named_buffers())
         with torch.no_grad():
             for name, value in self.kept.get(seed, {}).items():

@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import math
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -311,6 +312,14 @@ def _moving_by(share: float, model: nn.Module) -> Iterator[None]:
             norm.momentum = momentum
 
 
+@contextlib.contextmanager
+def stacked_quietly() -> Iterator[None]:
+    """Keep quiet on operators that torch stacks by a loop of its own: how fast that is was timed."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
+        yield
+
+
 def _stacked(tensors: list[Tensor], device: torch.device) -> Tensor:
     return torch.stack([tensor.detach() for tensor in tensors]).to(device)
 
@@ -347,7 +356,7 @@ def train(
     curves: dict[Trial, list[float]] = {trial: [] for trial in group.trials}
     gone: set[Trial] = set()
     recent: list[Tensor] = []
-    with cuda_settings(precision, group.factor.device), own_randomness(0, group.factor.device):
+    with cuda_settings(precision, group.factor.device), own_randomness(0, group.factor.device), stacked_quietly():
         stepping = CapturedReplicaStep.of(group, data, recipe, precision) or _Eager(group, data, precision)
         for step, index in enumerate(order(len(data[0]), recipe)):
             group.factor.fill_(recipe.schedule(step))
@@ -371,7 +380,7 @@ def train(
 def step_seconds(group: ReplicaGroup, data: Data, recipe: Recipe, precision: Precision, steps: int) -> float:
     """Return the time a step of a group takes, after one that warms caches and allocators up."""
     device = group.factor.device
-    with cuda_settings(precision, device), own_randomness(0, device):
+    with cuda_settings(precision, device), own_randomness(0, device), stacked_quietly():
         stepping = CapturedReplicaStep.of(group, data, recipe, precision) or _Eager(group, data, precision)
         batches = itertools.cycle(itertools.islice(order(len(data[0]), recipe), steps + 1))
         stepping.step_(next(batches))

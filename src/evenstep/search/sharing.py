@@ -49,6 +49,7 @@ def packed(model: nn.Module) -> tuple[nn.Module, list[str]]:
     for name in names:
         module = plain.get_submodule(name)
         module.__class__ = parametrize.type_before_parametrizations(module)
+        module._load_state_dict_pre_hooks.clear()  # torch's own, for states of older versions, and no pickle takes them
     return plain, names
 
 

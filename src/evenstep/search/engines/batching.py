@@ -21,6 +21,7 @@ from evenstep.search.replicas import (
     StackedReplicas,
     TrialResult,
     order,
+    stacked_quietly,
     step_count,
     step_seconds,
     train,
@@ -152,7 +153,7 @@ def stacks(job: Job, data: Data, trials: Sequence[Trial], device: torch.device) 
     part = [next((t for t in trials if t.seed == seed), trials[0]) for seed in sorted({t.seed for t in trials})[:2]]
     index = next(order(len(data[0]), job.recipe)).to(device)
     inputs, targets = data[0][index], data[1][index]
-    with own_randomness(0, device):
+    with own_randomness(0, device), stacked_quietly():
         single = SeparateReplicas(job, part, device)
         losses, gradients = single.gradients(inputs, targets)
         drawn = single.drew()

@@ -97,9 +97,14 @@ def _can_travel(job: Job) -> bool:
     return True
 
 
-def _serve(pipe: Connection, job: Job, data: Data) -> None:
-    """Train the chunks that come through a pipe, in a process of its own, until it closes."""
+def _serve(pipe: Connection, pickled: bytes, data: Data) -> None:
+    """Train the chunks that come through a pipe, in a process of its own, until it closes.
+
+    The job comes as bytes, not as tensors in shared memory: those of a copy that was made to be sent would be gone
+    before they are read.
+    """
     torch.set_num_threads(1)
+    job: Job = pickle.loads(pickled)
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
             batching, trials = pipe.recv()
@@ -118,13 +123,13 @@ class _Worker:
     chunk: list[Trial]
 
     @classmethod
-    def started(cls, job: Job, data: Data) -> _Worker:
+    def started(cls, pickled: bytes, data: Data) -> _Worker:
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if context.get_start_method() == "forkserver":
             context.set_forkserver_preload(["evenstep.search.engines.local"])
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, job, data), daemon=True)
+        process = context.Process(target=_serve, args=(theirs, pickled, data), daemon=True)
         process.start()
         theirs.close()  # so that the death of the worker, the last to hold it, ends our waiting
         return cls(process, ours, [])
@@ -144,7 +149,7 @@ def _in_workers(
     batching: Batching, job: Job, data: Data, trials: Sequence[Trial], workers: int
 ) -> Iterator[TrialResult]:
     """Hand chunks to worker processes; what a lost worker had is given to a new one."""
-    shared = (_shared(data[0]), _shared(data[1]))
+    shared, pickled = (_shared(data[0]), _shared(data[1])), pickle.dumps(job)
     size = batching.chunk
     waiting = [list(trials[start : start + size]) for start in range(0, len(trials), size)][::-1]
     busy: list[_Worker] = []
@@ -152,7 +157,7 @@ def _in_workers(
     try:
         while waiting or busy:
             while waiting and len(busy) < workers:
-                busy.append(_Worker.started(job, shared))
+                busy.append(_Worker.started(pickled, shared))
                 busy[-1].give(batching, waiting.pop())
             for ready in wait([worker.pipe for worker in busy]):
                 worker = next(worker for worker in busy if worker.pipe is ready)
