@@ -3,8 +3,8 @@
     python benchmarks/kills.py [--kinds mlp cnn transformer ray] [--kills 8 8 8 6]
 
 Every kind is searched once in peace. The same search, in the same form, is then killed again and again, at moments
-spread over its rows, and goes on until it ends. Rows (rates, seeds, losses, whole curves) and the answer have to be equal to
-the last bit; a difference ends the program with 1. On Ray, workers and the driver are killed in turn.
+spread over its rows, and goes on until it ends. Rows (rates, seeds, losses, whole curves) and the answer have to be
+equal to the last bit; a difference ends the program with 1. On Ray, workers and the driver are killed in turn.
 """
 
 from __future__ import annotations
