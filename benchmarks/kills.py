@@ -5,6 +5,13 @@
 Every kind is searched once in peace. The same search, in the same form, is then killed again and again, at moments
 spread over its rows, and goes on until it ends. Rows (rates, seeds, losses, whole curves) and the answer have to be
 equal to the last bit; a difference ends the program with 1. On Ray, workers and the driver are killed in turn.
+
+Measured in November 2026 on two cores of an x86-64 CPU, torch 2.13.0: 30 kills, no difference.
+
+    mlp          55 rows, 8 kills, stacked by five in two workers
+    cnn          60 rows, 8 kills, single: it has dropout, and batch norm
+    transformer  60 rows, 8 kills, stacked by five, readout tied to the embedding
+    ray          55 rows, 3 kills of a worker and 3 of the driver, stacked by five
 """
 
 from __future__ import annotations

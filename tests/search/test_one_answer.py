@@ -1,7 +1,6 @@
 """Check that one seed has one answer: whatever the clock, the engine, the company and the interruption."""
 
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from evenstep.search import LocalEngine, search_lr
 from evenstep.search.engines.batching import Batching, chosen_batching, placed, train_in
 from evenstep.search.job import Data, Job, Trial
+from evenstep.search.randomness import own_randomness
 from evenstep.search.recipe import Recipe
 from evenstep.search.replicas import TrialResult
 from evenstep.search.result import LRSearch
@@ -90,11 +90,8 @@ def test_networks_that_draw_are_trained_singly_whatever_is_faster(make: plain.Ma
 def test_what_a_trial_draws_does_not_depend_on_its_company(make: plain.Make) -> None:
     own = job(make)
     together = losses(train_in(Batching("single", 100), own, DATA, TRIALS, CPU, "float32"))
-    random.seed(1)
-    numpy.random.seed(1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        for one in TRIALS:
+    for place, one in enumerate(TRIALS):
+        with own_randomness(place):  # whatever the user drew before
             assert list(train_in(Batching("single", 1), own, DATA, [one], CPU, "float32")) == [together[one]]
     backwards = losses(train_in(Batching("single", 4), own, DATA, TRIALS[::-1], CPU, "float32"))
     assert backwards == together
@@ -196,8 +193,8 @@ def test_stacked_trials_go_on_in_the_company_they_would_have_had(count: int, tmp
 @pytest.mark.parametrize("make", [dropping, normed])
 def test_a_search_with_dropout_has_one_answer_without_a_store_and_in_parts(make: plain.Make, tmp_path: Path) -> None:
     whole = searched(make, LocalEngine(workers=1))
-    torch.manual_seed(int(time.time()))  # whatever the user drew before
-    assert searched(make, LocalEngine(workers=1)) == whole
+    with own_randomness(17):
+        assert searched(make, LocalEngine(workers=1)) == whole
     assert searched(make, LocalEngine(workers=2)) == whole
     grid = list(whole.grid)
     for part in (grid[3:5], grid[::2], grid):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from evenstep.errors import InputError
 from evenstep.module import initialize_
 from evenstep.planning import Plan
-from evenstep.search.randomness import own_randomness
+from evenstep.search.randomness import copied, own_randomness
 from evenstep.search.recipe import Recipe
 from evenstep.search.sharing import packed, unpacked_
 
@@ -66,7 +65,7 @@ class Job:
     def start(self, seed: int) -> nn.Module:
         """Return a new model as the trial of a seed starts it."""
         try:
-            model = copy.deepcopy(self.template)
+            model = copied(self.template)
         except Exception as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
             raise InputError(

@@ -21,6 +21,8 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+from evenstep.search.randomness import GLOBAL_GENERATORS
+
 _LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range, slice)
 _TORCH_ATOMS = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
@@ -182,6 +184,8 @@ class ValueReader:
         return ["class", value.__qualname__, *self._all(value.__bases__, where), *self._named(methods, where)]
 
     def _instance(self, value: Any, where: str) -> list[str]:
+        if any(value is generator for generator in GLOBAL_GENERATORS):  # seeded for every trial and step
+            return ["global generator", type(value).__name__]
         if isinstance(value, torch.Generator):
             return ["generator", repr(tensor_digest(value.get_state()))]
         if isinstance(value, nn.Module):

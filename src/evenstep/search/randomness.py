@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy
 import torch
+
+Value = TypeVar("Value")
+
+# What modules draw from that hold no generator of their own; functions such as random.gauss are methods of these.
+GLOBAL_GENERATORS: tuple[Any, ...] = (
+    torch.default_generator,
+    random.gauss.__self__,  # type: ignore[attr-defined]
+    numpy.random.random.__self__,  # type: ignore[attr-defined]
+)
+
+
+def copied(value: Value) -> Value:
+    """Return a deep copy that draws where the original draws: a global generator is not copied with its state."""
+    return copy.deepcopy(value, {id(generator): generator for generator in GLOBAL_GENERATORS})
 
 
 @contextlib.contextmanager

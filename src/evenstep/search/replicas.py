@@ -27,6 +27,7 @@ from evenstep.search.randomness import own_randomness, random_states, seed_momen
 from evenstep.search.recipe import Recipe
 from evenstep.search.sharing import move_
 from evenstep.search.stacked_optimizers import StackedOptimizer, stacked_optimizer
+from evenstep.search.steps import CapturedReplicaStep, EagerStep
 
 _EVALUATION_BATCH = {"cpu": 1024, "cuda": 4096}
 _STATISTICS_FROM = 16384  # examples: enough for a mean and a variance
@@ -357,7 +358,7 @@ def train(
     gone: set[Trial] = set()
     recent: list[Tensor] = []
     with cuda_settings(precision, group.factor.device), own_randomness(0, group.factor.device), stacked_quietly():
-        stepping = CapturedReplicaStep.of(group, data, recipe, precision) or _Eager(group, data, precision)
+        stepping = CapturedReplicaStep.of(group, data, recipe, precision) or EagerStep(group, data, precision)
         for step, index in enumerate(order(len(data[0]), recipe)):
             group.factor.fill_(recipe.schedule(step))
             group.moment = f"step {step}"
@@ -381,7 +382,7 @@ def step_seconds(group: ReplicaGroup, data: Data, recipe: Recipe, precision: Pre
     """Return the time a step of a group takes, after one that warms caches and allocators up."""
     device = group.factor.device
     with cuda_settings(precision, device), own_randomness(0, device), stacked_quietly():
-        stepping = CapturedReplicaStep.of(group, data, recipe, precision) or _Eager(group, data, precision)
+        stepping = CapturedReplicaStep.of(group, data, recipe, precision) or EagerStep(group, data, precision)
         batches = itertools.cycle(itertools.islice(order(len(data[0]), recipe), steps + 1))
         stepping.step_(next(batches))
         start = _now(device)
@@ -394,69 +395,6 @@ def _now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-class _Eager:
-    """Steps taken one operator at a time."""
-
-    shrinks = True
-
-    def __init__(self, group: ReplicaGroup, data: Data, precision: Precision) -> None:
-        self.group, self.data, self.precision = group, data, precision
-
-    def step_(self, index: Tensor) -> Tensor:
-        """Take one step on the examples at `index`."""
-        index = index.to(self.group.factor.device)
-        with autocast(self.precision, self.group.factor.device):
-            return self.group.step_(self.data[0][index], self.data[1][index])
-
-
-class CapturedReplicaStep:
-    """A CUDA step recorded once and replayed: no launch costs. Its group keeps its size, diverged trials and all."""
-
-    shrinks = False
-
-    def __init__(self, group: ReplicaGroup, data: Data, recipe: Recipe, precision: Precision) -> None:
-        device = group.factor.device
-        self.index = torch.zeros(min(recipe.batch_size, len(data[0])), dtype=torch.int64, device=device)
-        eager = _Eager(group, data, precision)
-        before = [tensor.clone() for tensor in group.state()]
-        try:
-            self._record(eager, device)
-        finally:  # a group that cannot be recorded goes on step by step, from where it was
-            for tensor, value in zip(group.state(), before, strict=True):
-                tensor.copy_(value)
-
-    def _record(self, eager: _Eager, device: torch.device) -> None:
-        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):  # lets libraries choose their kernels before the recording
-                eager.step_(self.index)
-        torch.cuda.current_stream().wait_stream(side)
-        if eager.group.drew():
-            raise RuntimeError("a recording replays the random numbers of one trial for all")
-        self.graph = torch.cuda.CUDAGraph()
-        with eager.group.unseeded(), torch.cuda.graph(self.graph):  # CUDA forbids seeding while it records
-            self.losses = eager.step_(self.index)
-
-    @classmethod
-    def of(cls, group: ReplicaGroup, data: Data, recipe: Recipe, precision: Precision) -> CapturedReplicaStep | None:
-        """Record a group's step; None off CUDA, or where the step cannot be recorded."""
-        if group.factor.device.type != "cuda":
-            return None
-        try:
-            return cls(group, data, recipe, precision)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except RuntimeError:
-            return None
-
-    def step_(self, index: Tensor) -> Tensor:
-        """Replay the step on the examples at `index`."""
-        self.index.copy_(index, non_blocking=True)
-        self.graph.replay()
-        return self.losses.clone()
 
 
 def _diverged(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+
+from evenstep.search.randomness import copied
 
 
 def move_(model: nn.Module, device: torch.device, *, channels_last: bool = False) -> nn.Module:
@@ -44,7 +45,7 @@ def packed(model: nn.Module) -> tuple[nn.Module, list[str]]:
     """
     if not any(_parametrised(model)):
         return model, []
-    plain = copy.deepcopy(model)
+    plain = copied(model)
     names = [name for name, _ in _parametrised(plain)]
     for name in names:
         module = plain.get_submodule(name)
