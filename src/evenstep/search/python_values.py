@@ -6,6 +6,7 @@ is its code, with all that the code reaches. What has no content to read (a sock
 
 from __future__ import annotations
 
+import copyreg
 import dis
 import enum
 import functools
@@ -191,7 +192,9 @@ class ValueReader:
         if isinstance(value, nn.Module):
             return ["torch module", self.digest(type(value), where), *self._module(value, where)]
         try:
-            reduced = value.__reduce_ex__(4)  # what pickle would write of it, one level deep
+            # What pickle would write of it, one level deep.
+            registered = copyreg.dispatch_table.get(type(value))
+            reduced: Any = registered(value) if registered else value.__reduce_ex__(4)
         except Exception as error:
             raise Unreadable(f"{where} is a {type(value).__name__}, which has no content to read") from error
         if isinstance(reduced, str):

@@ -120,7 +120,9 @@ def chosen_batching(
     """
     if device.type == "cuda" and not job.plan.graph.convolutions:
         # Matrix products stack well: nothing to choose, unless some other operator cannot be stacked.
-        return Batching("stacked" if stacks(job, data, trials, device) else "single", len(trials))
+        stacked = _timed(Batching("stacked", len(trials)), job, data, trials[:2], device, precision)
+        stackable = math.isfinite(stacked.seconds) and stacks(job, data, trials, device)
+        return Batching("stacked" if stackable else "single", len(trials))
     if device.type == "cpu" and _too_small_to_try(job, data, trials):
         return Batching("single", 1)
     total = step_count(len(data[0]), job.recipe) * len(trials)
@@ -174,19 +176,23 @@ def stacks(job: Job, data: Data, trials: Sequence[Trial], device: torch.device) 
 
 
 def _nearly_equal(own: Tensor, other: Tensor) -> bool:
-    tolerance = _ROUNDING * math.sqrt(torch.finfo(own.dtype).eps)
+    tolerance = _tolerance(own.dtype)
     return torch.allclose(own, other, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    return min(_ROUNDING * math.sqrt(torch.finfo(dtype).eps), 0.1)
 
 
 def _nearly_parallel(own: list[Tensor], other: list[Tensor]) -> bool:
     """Say whether a trial's gradients agree, each by its own size; one that is next to nothing, by that of all."""
-    unit = math.sqrt(torch.finfo(own[0].dtype).eps)
+    tolerance = _tolerance(own[0].dtype)
     sizes = [float(gradient.double().norm()) for gradient in own]
     total = math.hypot(*sizes)
     if not math.isfinite(total):
         return True  # a trial that diverges at once, in either form
     errors = [float((a.double() - b.double()).norm()) for a, b in zip(own, other, strict=True)]
-    return all(error <= _ROUNDING * unit * size + unit * total for error, size in zip(errors, sizes, strict=True))
+    return all(error <= tolerance * (size + total / _ROUNDING) for error, size in zip(errors, sizes, strict=True))
 
 
 def best_threads(batching: Batching, job: Job, data: Data, trials: Sequence[Trial]) -> tuple[int, float]:
