@@ -39,3 +39,7 @@ class SearchError(EvenstepError):
 
 class PlanWarning(UserWarning):
     """Point out something in a plan that is likely to be wrong; `strict=True` makes it an error."""
+
+
+class SearchWarning(UserWarning):
+    """Say what a search cannot do for its caller, and what to change."""

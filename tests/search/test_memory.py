@@ -50,7 +50,10 @@ def test_room_is_shared_by_processes_and_never_less_than_one(monkeypatch: pytest
 
 
 def test_no_chunk_is_larger_than_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither in a timing nor in a run, not even in one whose batching was chosen on a larger machine."""
+    """Neither in a timing nor in a run, not even in one whose batching was chosen on a larger machine.
+
+    Half of the memory counts where a batching is chosen, three quarters where it is kept.
+    """
     seen: list[int] = []
 
     class Counted(StackedReplicas):
@@ -61,11 +64,12 @@ def test_no_chunk_is_larger_than_the_room(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(batching, "StackedReplicas", Counted)
     monkeypatch.setattr(batching, "_too_small_to_try", lambda *_: False)
     monkeypatch.setattr(memory, "available_bytes", lambda: 10 * memory.bytes_of_trial(job(), plain.images()))
-    for given in (None, Batching("stacked", 100)):
+    for given, most, rest in ((None, 5, 2), (Batching("stacked", 100), 7, 5)):
+        seen.clear()
         found = list(LocalEngine(workers=1).run(job(steps=200), plain.images(), TRIALS, given))
         assert {result.trial for result in found} == set(TRIALS)
-    assert set(seen) <= {2, 5}  # five fit; the last chunk has the two that are left
-    assert 5 in seen
+        assert set(seen) <= {2, most, rest}  # two in a trial of whether they stack; the last chunk has what is left
+        assert most in seen
 
 
 def no_room(room: int) -> Any:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import evenstep as es
 from evenstep.rules import Optimizer
 from evenstep.search.job import Job, Trial
+from evenstep.search.key import search_key
 from evenstep.search.recipe import Recipe
 from evenstep.search.replicas import (
     ReplicaGroup,
@@ -137,7 +138,7 @@ def test_frozen_values_and_buffers_are_those_of_the_seed_and_part_of_the_job() -
         assert "norm.running_var" not in job.kept.get(seed, {})
     other = copy.deepcopy(job.template)
     other.get_buffer("norm.running_mean").add_(1.0)
-    assert dataclasses.replace(job, template=other).config(data) != job.config(data)
+    assert search_key(dataclasses.replace(job, template=other), data).config != search_key(job, data).config
 
 
 @pytest.mark.parametrize("kind_of_group", GROUPS)
@@ -348,26 +349,36 @@ def test_a_search_leaves_model_data_and_random_state_untouched(dropping: float) 
     assert [x for s in found[0].losses for x in s] == pytest.approx([x for s in found[1].losses for x in s], rel=1e-3)
 
 
-@pytest.mark.parametrize("kind_of_group", GROUPS)
-def test_dropout_drops_in_training_and_not_in_evaluation(kind_of_group: Any) -> None:
-    def make() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(72, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 3)).double()
+def dropping() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(72, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 3)).double()
 
+
+def test_dropout_drops_in_training_by_seed_and_step_and_not_in_evaluation() -> None:
     data = images()
-    job = job_of(make, data, Recipe(steps=1, batch_size=48), seeds=1)
-    group: ReplicaGroup = kind_of_group(
-        job, [Trial(1e-12, 0), Trial(2e-12, 0)], CPU
-    )  # equal weights, rates of no effect
+    job = job_of(dropping, data, Recipe(steps=1, batch_size=48), seeds=2)
+    trials = [Trial(1e-12, 0), Trial(2e-12, 0), Trial(1e-12, 1)]  # rates of no effect
+    group = SeparateReplicas(job, trials, CPU)
+    with torch.random.fork_rng(devices=[]):
+        group.moment = "step 0"
+        first = group.step_(*data).tolist()
+        group.moment = "step 1"
+        second = group.step_(*data).tolist()
+        kept = group.evaluate(*data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        dropped = group.step_(*data)
-    kept = group.evaluate(*data)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        whole = float(F.cross_entropy(make().eval()(data[0]), data[1]).detach())
-    assert kept.tolist() == pytest.approx([whole, whole], rel=1e-9)
-    assert abs(float(dropped[0] - whole)) > 1e-4
-    assert abs(float(dropped[0] - dropped[1])) > 1e-4  # each trial drops its own
+        whole = float(F.cross_entropy(dropping().eval()(data[0]), data[1]).detach())
+    assert kept[:2].tolist() == pytest.approx([whole, whole], rel=1e-9)
+    assert abs(first[0] - whole) > 1e-4
+    assert first[0] == pytest.approx(first[1], rel=1e-9)  # the rates of a seed drop alike,
+    assert abs(first[0] - second[0]) > 1e-4  # another step drops others,
+    assert abs(first[2] - first[0]) > 1e-4  # and so does another seed
+
+
+def test_networks_that_draw_are_not_stacked() -> None:
+    data = images()
+    job = job_of(dropping, data, Recipe(steps=1, batch_size=48), seeds=2)
+    with pytest.raises(RuntimeError, match="random"):
+        StackedReplicas(job, [Trial(0.1, 0), Trial(0.1, 1)], CPU).step_(*data)
 
 
 # Order

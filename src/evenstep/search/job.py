@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +13,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from evenstep.errors import InputError
 from evenstep.module import initialize_
 from evenstep.planning import Plan
+from evenstep.search.randomness import copied, own_randomness
 from evenstep.search.recipe import Recipe
+from evenstep.search.sharing import packed, unpacked_
 
 Data = tuple[Tensor, Tensor]
 
@@ -48,19 +47,31 @@ class Job:
         """Make a job, calling `make_model` once for every seed whose own values matter."""
         template = made(make_model, 0)
         names = {p.name for p in plan.parameters if p.kept}
-        fixed = _fixed(template)
+        fixed = fixed_tensors(template)
         kept = {}
         for seed in seeds if names or fixed else ():
             model = made(make_model, seed)
             values: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if name in names}
-            values |= {name: t for name, t in _fixed(model).items() if not _same(t, fixed.get(name))}
+            values |= {name: t for name, t in fixed_tensors(model).items() if not _same(t, fixed.get(name))}
             if values:
                 kept[seed] = {name: tensor.detach().clone() for name, tensor in values.items()}
         return cls(template, plan, recipe, kept)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel with a template that pickle takes."""
+        template, names = packed(self.template)
+        return _arrived, (template, names, self.plan, self.recipe, self.kept)
+
     def start(self, seed: int) -> nn.Module:
         """Return a new model as the trial of a seed starts it."""
-        model = copy.deepcopy(self.template)
+        try:
+            model = copied(self.template)
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            raise InputError(
+                f"{type(self.template).__name__} cannot be copied, and every trial trains a copy: {reason}; keep what "
+                "has no copy outside the module, and take torch.nn.utils.parametrizations.weight_norm for weight_norm"
+            ) from error
         tensors = dict(model.named_parameters()) | dict(model.named_buffers())
         with torch.no_grad():
             for name, value in self.kept.get(seed, {}).items():
@@ -68,19 +79,11 @@ class Job:
         initialize_(model, self.plan, generator=torch.Generator().manual_seed(seed))
         return model
 
-    def description(self, data: Data) -> dict[str, Any]:
-        """Return what identifies the job: equal descriptions train equal trials."""
-        recipe = {name: _named(getattr(self.recipe, name)) for name in self.recipe.__dataclass_fields__}
-        network: dict[str, Any] = {"plan": _digest(self.plan.to_json().encode()), "template": repr(self.template)}
-        network["fixed"] = {name: _fingerprint(tensor) for name, tensor in _fixed(self.template).items()}
-        if norms_of(self.template):  # their losses were measured otherwise once
-            network["statistics"] = "afresh"
-        kept = {str(seed): {n: _fingerprint(t) for n, t in values.items()} for seed, values in self.kept.items()}
-        return {"recipe": recipe, "network": network, "kept": kept, "data": [_fingerprint(tensor) for tensor in data]}
 
-    def config(self, data: Data) -> str:
-        """Return the hash of the job's description."""
-        return _digest(json.dumps(self.description(data), sort_keys=True).encode())
+def _arrived(
+    template: nn.Module, names: list[str], plan: Plan, recipe: Recipe, kept: Mapping[int, Mapping[str, Tensor]]
+) -> Job:
+    return Job(unpacked_(template, names), plan, recipe, kept)
 
 
 def norms_of(model: nn.Module) -> list[_NormBase]:
@@ -90,15 +93,14 @@ def norms_of(model: nn.Module) -> list[_NormBase]:
 
 def made(make_model: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return a new model; it may draw from the global random state, which is put back."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with own_randomness(seed):
         model = make_model()
     if not isinstance(model, nn.Module):
         raise InputError(f"make_model returned {type(model).__name__}; return a torch.nn.Module")
     return model
 
 
-def _fixed(model: nn.Module) -> dict[str, Tensor]:
+def fixed_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return what no plan draws and no step trains, by name: frozen parameters and buffers."""
     frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
     return frozen | dict(model.named_buffers())
@@ -110,22 +112,3 @@ def _same(tensor: Tensor, other: Tensor | None) -> bool:
 
 def _dense(tensor: Tensor) -> Tensor:
     return tensor if tensor.layout == torch.strided else tensor.to_dense()
-
-
-def _named(value: Any) -> Any:
-    """Return a function by its name and code, anything else as it is."""
-    if not callable(value):
-        return value
-    code = getattr(value, "__code__", None)
-    body = _digest(code.co_code + repr(code.co_consts).encode())[:12] if code else repr(value)
-    return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__name__)}:{body}"
-
-
-def _fingerprint(tensor: Tensor) -> list[Any]:
-    values = _dense(tensor.detach()).cpu().contiguous()
-    content = values.reshape(-1).view(torch.uint8).numpy().data if values.numel() else memoryview(b"")
-    return [str(tensor.dtype), list(tensor.shape), _digest(content)]
-
-
-def _digest(content: bytes | memoryview) -> str:
-    return hashlib.sha256(content).hexdigest()[:32]

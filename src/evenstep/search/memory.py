@@ -16,9 +16,9 @@ from evenstep.search.recipe import Recipe
 _SHARE = 0.5  # of what is available: the estimate leaves out what single operators need for themselves
 
 
-def trials_that_fit(job: Job, data: Data, *, processes: int = 1) -> int:
+def trials_that_fit(job: Job, data: Data, *, processes: int = 1, share: float = _SHARE) -> int:
     """Return how many stacked trials may train at once in each of so many processes, at least one."""
-    return max(int(_SHARE * available_bytes() / (bytes_of_trial(job, data) * max(processes, 1))), 1)
+    return max(int(share * available_bytes() / (bytes_of_trial(job, data) * max(processes, 1))), 1)
 
 
 def available_bytes() -> int:

@@ -2,16 +2,17 @@
 
 A replica group is a set of trials that take every step together, on one shared batch. `StackedReplicas` stacks their
 parameters and lets `torch.func.vmap` run them as one network; `SeparateReplicas` keeps plain modules, on a GPU spread
-over streams. Both use the same stacked optimisers and end in the same losses.
+over streams. Both use the same stacked optimisers and end in the same losses, to rounding. Networks that draw random
+numbers train as plain modules alone: each trial draws by its seed and the moment, whatever trains beside it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import math
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -22,8 +23,11 @@ from torch.func import functional_call, vmap
 
 from evenstep.search.cuda import Precision, autocast, cuda_settings, fanned_out, on, streams_for
 from evenstep.search.job import Data, Job, Trial, norms_of
+from evenstep.search.randomness import own_randomness, random_states, seed_moment_
 from evenstep.search.recipe import Recipe
+from evenstep.search.sharing import move_
 from evenstep.search.stacked_optimizers import StackedOptimizer, stacked_optimizer
+from evenstep.search.steps import CapturedReplicaStep, EagerStep
 
 _EVALUATION_BATCH = {"cpu": 1024, "cuda": 4096}
 _STATISTICS_FROM = 16384  # examples: enough for a mean and a variance
@@ -44,20 +48,37 @@ class TrialResult:
 
 
 class ReplicaGroup(Protocol):
-    """Trials that step together."""
+    """Trials that step together.
+
+    `factor` is the schedule's at this step, `moment` what random numbers are drawn for, such as 'step 3'.
+    """
 
     trials: list[Trial]
     factor: Tensor
+    moment: str
     has_statistics: bool
+
+    @property
+    def at_once(self) -> int:
+        """Return the number of trials whose activations are in memory at once."""
 
     def step_(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Take one step with every trial on one batch; return their losses before it, [trials]."""
+
+    def gradients(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+        """Return every trial's loss on one batch, in training mode, and its gradients, parameter by parameter."""
 
     def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return every trial's loss on one batch, [trials], in evaluation mode."""
 
     def look_(self, inputs: Tensor, share: float) -> None:
         """Let batch norms move their running statistics by a share towards those of one batch."""
+
+    def drew(self) -> bool:
+        """Say whether random numbers were drawn since the last trial was seeded."""
+
+    def unseeded(self) -> contextlib.AbstractContextManager[None]:
+        """Leave the random states alone for a while."""
 
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes."""
@@ -73,7 +94,9 @@ class StackedReplicas:
         self.trials, self.recipe = list(trials), job.recipe
         started = {seed: job.start(seed) for seed in {trial.seed for trial in trials}}
         models = [started[trial.seed] for trial in trials]  # trials of one seed start alike
-        self.skeleton = copy.deepcopy(models[0]).to("meta")
+        # A module of real tensors: one moved to the device 'meta' has tied parameters twice, and trains one of them.
+        self.skeleton = models[0]
+        self.moment = ""
         self.has_statistics = bool(norms_of(self.skeleton))
         scales = {p.name: p.lr_scale for p in job.plan.parameters}
         tables = [dict(model.named_parameters()) for model in models]
@@ -100,18 +123,41 @@ class StackedReplicas:
         def loss_of_one(values: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
             return self.recipe.loss(functional_call(self.skeleton, (values, buffers), (inputs,)), targets)
 
-        losses: Tensor = vmap(loss_of_one, randomness="different")(values, self.buffers)
+        # Stacked trials would draw from one stream, in an order that depends on their number: that is refused.
+        losses: Tensor = vmap(loss_of_one, randomness="error")(values, self.buffers)
         return losses
 
-    def step_(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Take one step; the gradient of the summed losses holds every trial's own."""
+    @property
+    def at_once(self) -> int:
+        """All trials."""
+        return len(self.trials)
+
+    def drew(self) -> bool:
+        """Stacked trials draw nothing."""
+        return False
+
+    def unseeded(self) -> contextlib.AbstractContextManager[None]:
+        """Stacked trials are never seeded."""
+        return contextlib.nullcontext()
+
+    def _stacked_gradients(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return losses and gradients; the gradient of the summed losses holds every trial's own."""
         self.skeleton.train()
         leaves = [parameter.detach().requires_grad_() for parameter in self.parameters]
         losses = self._losses(inputs, targets, leaves)
-        gradients = _gradients(losses.sum(), leaves)
+        return losses.detach(), _gradients(losses.sum(), leaves)
+
+    def gradients(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+        """Return every trial's loss and gradients."""
+        losses, gradients = self._stacked_gradients(inputs, targets)
+        return losses, [[gradient[place] for gradient in gradients] for place in range(len(self.trials))]
+
+    def step_(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Take one step."""
+        losses, gradients = self._stacked_gradients(inputs, targets)
         with torch.no_grad():
             self.optimizer.step_(self.parameters, gradients, [rate * self.factor for rate in self.rates])
-        return losses.detach()
+        return losses
 
     def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return every trial's loss on one batch."""
@@ -129,7 +175,7 @@ class StackedReplicas:
 
         self.skeleton.train()
         with torch.no_grad(), _moving_by(share, self.skeleton):
-            vmap(output_of_one, randomness="different")(values, self.buffers)
+            vmap(output_of_one, randomness="error")(values, self.buffers)
 
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes."""
@@ -151,15 +197,14 @@ class SeparateReplicas:
 
     def __init__(self, job: Job, trials: Sequence[Trial], device: torch.device, *, channels_last: bool = False) -> None:
         self.trials, self.recipe, self.device = list(trials), job.recipe, device
+        self.moment, self.seeding = "", True
         scales = {p.name: p.lr_scale for p in job.plan.parameters}
         self.models: list[nn.Module] = []
         self.parameters: list[list[Tensor]] = []
         self.rates: list[list[Tensor]] = []
         self.optimizers: list[StackedOptimizer] = []
         for trial in trials:
-            model = job.start(trial.seed).to(device)
-            if channels_last:
-                model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            model = move_(job.start(trial.seed), device, channels_last=channels_last)
             named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
             values = [p for _, p in named]
             self.models.append(model)
@@ -179,26 +224,61 @@ class SeparateReplicas:
                     losses[place] = self._step_one_(place, inputs, targets)
         return torch.stack(losses)
 
-    def _step_one_(self, place: int, inputs: Tensor, targets: Tensor) -> Tensor:
-        model = self.models[place].train()
+    @property
+    def at_once(self) -> int:
+        """One trial after the other."""
+        return 1
+
+    def _seeded(self, place: int) -> nn.Module:
+        """Return a trial's model, ready to draw what it draws at this moment."""
+        if self.seeding:
+            seed_moment_(self.trials[place].seed, self.moment)
+        return self.models[place]
+
+    def drew(self) -> bool:
+        """Say whether random numbers were drawn since the last trial was seeded."""
+        states = random_states(self.device)
+        seed_moment_(self.trials[-1].seed, self.moment)
+        return states != random_states(self.device)
+
+    @contextlib.contextmanager
+    def unseeded(self) -> Iterator[None]:
+        """Leave the random states alone for a while."""
+        self.seeding = False
+        try:
+            yield
+        finally:
+            self.seeding = True
+
+    def _gradients_of(self, place: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor]]:
+        model = self._seeded(place).train()
         leaves = [p for p in model.parameters() if p.requires_grad]
         loss = self.recipe.loss(model(inputs), targets)
-        gradients = _gradients(loss, leaves)
+        return loss.detach(), _gradients(loss, leaves)
+
+    def gradients(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+        """Return every trial's loss and gradients."""
+        pairs = [self._gradients_of(place, inputs, targets) for place in range(len(self.models))]
+        return torch.stack([loss for loss, _ in pairs]), [gradients for _, gradients in pairs]
+
+    def _step_one_(self, place: int, inputs: Tensor, targets: Tensor) -> Tensor:
+        loss, gradients = self._gradients_of(place, inputs, targets)
         with torch.no_grad():
             rates = [rate * self.factor for rate in self.rates[place]]
             self.optimizers[place].step_(self.parameters[place], gradients, rates)
-        return loss.detach()
+        return loss
 
     def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return every trial's loss on one batch."""
         with torch.no_grad():
-            return torch.stack([self.recipe.loss(model.eval()(inputs), targets) for model in self.models])
+            places = range(len(self.models))
+            return torch.stack([self.recipe.loss(self._seeded(place).eval()(inputs), targets) for place in places])
 
     def look_(self, inputs: Tensor, share: float) -> None:
         """Let every trial's batch norms see one batch."""
-        for model in self.models:
+        for place, model in enumerate(self.models):
             with torch.no_grad(), _moving_by(share, model):
-                model.train()(inputs)
+                self._seeded(place).train()(inputs)
 
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes."""
@@ -231,6 +311,14 @@ def _moving_by(share: float, model: nn.Module) -> Iterator[None]:
     finally:
         for norm, momentum in zip(norms, before, strict=True):
             norm.momentum = momentum
+
+
+@contextlib.contextmanager
+def stacked_quietly() -> Iterator[None]:
+    """Keep quiet on operators that torch stacks by a loop of its own: how fast that is was timed."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
+        yield
 
 
 def _stacked(tensors: list[Tensor], device: torch.device) -> Tensor:
@@ -269,10 +357,11 @@ def train(
     curves: dict[Trial, list[float]] = {trial: [] for trial in group.trials}
     gone: set[Trial] = set()
     recent: list[Tensor] = []
-    with cuda_settings(precision, group.factor.device):
-        stepping = CapturedReplicaStep.of(group, data, recipe, precision) or _Eager(group, data, precision)
+    with cuda_settings(precision, group.factor.device), own_randomness(0, group.factor.device), stacked_quietly():
+        stepping = CapturedReplicaStep.of(group, data, recipe, precision) or EagerStep(group, data, precision)
         for step, index in enumerate(order(len(data[0]), recipe)):
             group.factor.fill_(recipe.schedule(step))
+            group.moment = f"step {step}"
             recent.append(stepping.step_(index))
             if (step + 1) % pause == 0 or step + 1 == total:
                 for result in _diverged(group, recent, curves, gone):
@@ -292,8 +381,8 @@ def train(
 def step_seconds(group: ReplicaGroup, data: Data, recipe: Recipe, precision: Precision, steps: int) -> float:
     """Return the time a step of a group takes, after one that warms caches and allocators up."""
     device = group.factor.device
-    with cuda_settings(precision, device):
-        stepping = CapturedReplicaStep.of(group, data, recipe, precision) or _Eager(group, data, precision)
+    with cuda_settings(precision, device), own_randomness(0, device), stacked_quietly():
+        stepping = CapturedReplicaStep.of(group, data, recipe, precision) or EagerStep(group, data, precision)
         batches = itertools.cycle(itertools.islice(order(len(data[0]), recipe), steps + 1))
         stepping.step_(next(batches))
         start = _now(device)
@@ -306,62 +395,6 @@ def _now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-class _Eager:
-    """Steps taken one operator at a time."""
-
-    shrinks = True
-
-    def __init__(self, group: ReplicaGroup, data: Data, precision: Precision) -> None:
-        self.group, self.data, self.precision = group, data, precision
-
-    def step_(self, index: Tensor) -> Tensor:
-        """Take one step on the examples at `index`."""
-        index = index.to(self.group.factor.device)
-        with autocast(self.precision, self.group.factor.device):
-            return self.group.step_(self.data[0][index], self.data[1][index])
-
-
-class CapturedReplicaStep:
-    """A CUDA step recorded once and replayed: no launch costs. Its group keeps its size, diverged trials and all."""
-
-    shrinks = False
-
-    def __init__(self, group: ReplicaGroup, data: Data, recipe: Recipe, precision: Precision) -> None:
-        device = group.factor.device
-        self.index = torch.zeros(min(recipe.batch_size, len(data[0])), dtype=torch.int64, device=device)
-        eager = _Eager(group, data, precision)
-        before = [tensor.clone() for tensor in group.state()]
-        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):  # lets libraries choose their kernels before the recording
-                eager.step_(self.index)
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.losses = eager.step_(self.index)
-        for tensor, value in zip(group.state(), before, strict=True):
-            tensor.copy_(value)
-
-    @classmethod
-    def of(cls, group: ReplicaGroup, data: Data, recipe: Recipe, precision: Precision) -> CapturedReplicaStep | None:
-        """Record a group's step; None off CUDA, or where the step cannot be recorded."""
-        if group.factor.device.type != "cuda":
-            return None
-        try:
-            return cls(group, data, recipe, precision)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except RuntimeError:
-            return None
-
-    def step_(self, index: Tensor) -> Tensor:
-        """Replay the step on the examples at `index`."""
-        self.index.copy_(index, non_blocking=True)
-        self.graph.replay()
-        return self.losses.clone()
 
 
 def _diverged(
@@ -390,6 +423,7 @@ def _settle_statistics_(group: ReplicaGroup, data: Data, recipe: Recipe, precisi
     batches = itertools.islice(order(len(data[0]), shown), max(_STATISTICS_FROM // shown.batch_size, 1))
     for number, index in enumerate(batches, 1):
         with autocast(precision, device):
+            group.moment = f"look {number}"
             group.look_(data[0][index.to(device)], 1 / number)
 
 
@@ -405,10 +439,11 @@ def _finished(
     """Evaluate what is left on the whole data set."""
     total = torch.zeros(len(group.trials), dtype=torch.float64, device=group.factor.device)
     size = _EVALUATION_BATCH[group.factor.device.type]
-    if group.factor.device.type == "cpu":  # many trials take smaller batches: no more memory than a step, or one trial
-        size = max(batch_size, size // len(group.trials))
+    if group.factor.device.type == "cpu":  # many at once take smaller batches: no more memory than a step, or one trial
+        size = max(batch_size, size // group.at_once)
     for start in range(0, len(data[0]), size):
         part = slice(start, start + size)
+        group.moment = f"evaluation {start}"
         with autocast(precision, group.factor.device):
             losses = group.evaluate(data[0][part], data[1][part])
         total += losses.double() * len(data[0][part])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evenstep.errors import InputError, SearchError
+from evenstep.errors import InputError, SearchError, SearchWarning
 from evenstep.graph import Graph
 from evenstep.module import plan as plan_module
 from evenstep.module import trace
@@ -23,7 +25,9 @@ from evenstep.search.engines import Engine, LocalEngine
 from evenstep.search.engines.batching import Batching
 from evenstep.search.grid import OCTAVE, rate_at, wanted
 from evenstep.search.job import Data, Job, Trial, made
+from evenstep.search.key import search_key
 from evenstep.search.provenance import provenance
+from evenstep.search.randomness import own_randomness
 from evenstep.search.recipe import Loss, Recipe, Schedule, constant_schedule
 from evenstep.search.replicas import TrialResult
 from evenstep.search.result import LRSearch, chosen, of_positions
@@ -67,6 +71,7 @@ def search_lr(
     engine: Engine | Literal["local", "ray"] = "local",
     store: Path | str | None = None,
     resume: bool = False,
+    name: str | None = None,
     progress: Callable[[SearchProgress], None] | None = None,
     on_failure: Literal["raise", "return"] = "raise",
 ) -> LRSearch:
@@ -78,8 +83,10 @@ def search_lr(
     parameters' rates; without one it is initialised by `init` and trained at rates that differ by layer width alone, as
     the plans that take the result as their base go on from. With a `store`, finished trials are written to it as soon
     as they are known, and a search of the same configuration goes on where it stopped (`resume` insists that there is
-    one). Where all trials diverge or the best rate stays at the edge the search raises, or with `on_failure='return'`
-    says so in its `status`.
+    one). The same is what computes the same: data, plan, the recipe's numbers, the tensors that model and loss hold,
+    the operators of a step, the code of the user's functions. A `name` stands for operators and code: give one where
+    these cannot be read (a warning says so), and another whenever the model or the loss changes. Where all trials
+    diverge or the best rate stays at the edge the search raises, or with `on_failure='return'` says so in its `status`.
     """
     if on_failure not in ("raise", "return"):
         raise InputError(f"on_failure is '{on_failure}'; choose 'raise' or 'return'")
@@ -90,6 +97,8 @@ def search_lr(
         )
     if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
         raise InputError(f"seeds is {seeds!r}; give a whole number from 1 up")
+    if name is not None and (not isinstance(name, str) or not name.strip()):
+        raise InputError(f"name is {name!r}; give a few words that stand for the model and the loss, or none")
     _check_rates("start", [start])
     _check_rates("grid", [] if grid is None else grid, empty=grid is None)
     tensors = as_tensors(data)
@@ -111,7 +120,7 @@ def search_lr(
     opened = _engine(engine) if isinstance(engine, str) else None
     session = None
     try:
-        session = _Session(job, tensors, seeds, opened or _given(engine), store, progress, resume=resume)
+        session = _Session(job, tensors, seeds, opened or _given(engine), store, progress, resume=resume, name=name)
         result = session.over_grid(grid, graph) if grid is not None else session.coarse_to_fine(start, graph, untrained)
     finally:
         if session:
@@ -135,6 +144,7 @@ class _Session:
         progress: Callable[[SearchProgress], None] | None,
         *,
         resume: bool,
+        name: str | None,
     ) -> None:
         self.job, self.data, self.seeds, self.engine, self.progress = job, data, seeds, engine, progress
         self.known: dict[Trial, float] = {}
@@ -144,13 +154,16 @@ class _Session:
         self.config = ""
         self.provenance = provenance()
         if self.store:
-            self.config = job.config(data)
+            key = search_key(job, data, name=name)
+            self.config = key.config
+            if key.unreadable is not None:
+                _report_unreadable(key.unreadable, resume=resume)
             if resume and self.config not in {search["config"] for search in self.store.searches()}:
                 raise SearchError(
                     f"the store '{store}' knows no search of this configuration ({self.config[:12]}); start it without "
                     "resume, or give the store, model, data and options it was started with"
                 )
-            self.store.begin(self.config, job.description(data))
+            self.store.begin(self.config, key.description)
             self.known = {Trial(row.lr, row.seed): row.loss for row in self.store.rows(self.config)}
 
     def close(self) -> None:
@@ -182,8 +195,18 @@ class _Session:
         self.needed = len(self.known) + len(missing)
         if missing:
             before = time.perf_counter()
-            for result in self.engine.run(self.job, self.data, missing, self._settled_batching(missing)):
-                self._note(result, time.perf_counter() - before)
+            # Chunks follow from the whole wave and are noted whole: after a kill whole chunks are missing, and these
+            # train in the same company as without it, to the same bits.
+            batching = self._settled_batching(trials).for_wave(len(trials))
+            chunk_of = {trial: place // batching.chunk for place, trial in enumerate(missing)}
+            left = Counter(chunk_of.values())
+            waiting: dict[int, list[TrialResult]] = {}
+            for result in self.engine.run(self.job, self.data, missing, batching):
+                chunk = chunk_of[result.trial]
+                waiting.setdefault(chunk, []).append(result)
+                left[chunk] -= 1
+                if not left[chunk]:
+                    self._note(waiting.pop(chunk), time.perf_counter() - before)
         return [tuple(self.known[Trial(rate, seed)] for seed in range(self.seeds)) for rate in rates]
 
     def _settled_batching(self, trials: list[Trial]) -> Batching:
@@ -197,25 +220,41 @@ class _Session:
             self.batching = chosen_now
         return self.batching
 
-    def _note(self, result: TrialResult, seconds: float) -> None:
+    def _note(self, results: list[TrialResult], seconds: float) -> None:
+        """Keep the results of a chunk, all or none."""
         if self.store:
-            row = StoreRow(
-                self.config,
-                result.trial.lr,
-                result.trial.seed,
-                result.loss,
-                result.curve,
-                seconds,
-                self.provenance,
+            self.store.add(
+                [
+                    StoreRow(self.config, r.trial.lr, r.trial.seed, r.loss, r.curve, seconds, self.provenance)
+                    for r in results
+                ]
             )
-            self.store.add([row])
-        self.known[result.trial] = result.loss
+        for result in results:
+            self.known[result.trial] = result.loss
+            self._tell()
+
+    def _tell(self) -> None:
         if self.progress:
             lowest = min(self.known, key=lambda trial: self.known[trial])
             value = self.known[lowest]
             best = lowest.lr if math.isfinite(value) else None
             diverged = sum(not math.isfinite(loss) for loss in self.known.values())
             self.progress(SearchProgress(len(self.known), self.needed, best, value, diverged))
+
+
+def _report_unreadable(reason: str, *, resume: bool) -> None:
+    """Say that a search cannot be told from others: an error where it has to be."""
+    if resume:
+        raise SearchError(
+            f"{reason}; no search of the store can be known to be this one: give the name that it was started with "
+            "(name=...), or start it without resume"
+        )
+    warnings.warn(
+        f"{reason}; the trials are stored, but no other search can go on from them: give the search a name (name=...), "
+        "and another whenever the model or the loss changes",
+        SearchWarning,
+        stacklevel=4,
+    )
 
 
 def _minima(known: dict[int, tuple[float, ...]], untrained: float) -> dict[int, float]:
@@ -281,7 +320,7 @@ def _try_out(job: Job, data: Data) -> float:
     model = job.start(0).to(data[0].device).train()  # the data may be on a GPU already
     size = min(job.recipe.batch_size, len(data[0]))
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), own_randomness(0, data[0].device):  # whether a search looks further depends on it
             value = job.recipe.loss(model(data[0][:size]), data[1][:size])
     except Exception as error:
         reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__

@@ -9,15 +9,19 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from evenstep.search.cuda import Precision
 from evenstep.search.job import Data, Job, Trial
 from evenstep.search.memory import trials_that_fit
+from evenstep.search.randomness import own_randomness
 from evenstep.search.replicas import (
     ReplicaGroup,
     SeparateReplicas,
     StackedReplicas,
     TrialResult,
+    order,
+    stacked_quietly,
     step_count,
     step_seconds,
     train,
@@ -30,12 +34,20 @@ BatchingKind = Literal["stacked", "single"]
 class Batching:
     """Say how trials are trained: `chunk` together, as one stacked network or each on its own.
 
-    `seconds` is what one trial's step took when it was timed.
+    All that the last digits of a loss depend on is here, so that a search that is resumed, or goes on elsewhere, ends
+    in the same ones: which trials are stacked together, and on how many of a CPU's `threads`. `processes` share the
+    trials of a wave; `seconds` is what one trial's step took when it was timed, on one thread.
     """
 
     kind: BatchingKind
     chunk: int
     seconds: float = 0.0
+    threads: int = 1
+    processes: int = 1
+
+    def for_wave(self, count: int) -> Batching:
+        """Return the batching of so many trials: no larger chunks than leave one for every process."""
+        return replace(self, chunk=max(min(self.chunk, -(-count // self.processes)), 1))
 
 
 def replica_group(batching: Batching, job: Job, trials: Sequence[Trial], device: torch.device) -> ReplicaGroup:
@@ -53,7 +65,7 @@ def train_in(
     while left:
         part = left[:size]
         try:
-            with _own_randomness(part[0].seed, device):
+            with threads(batching.threads, device):
                 results = list(train(replica_group(batching, job, part, device), data, job.recipe, precision=precision))
         except (RuntimeError, MemoryError) as error:
             if size == 1 or not _is_shortage(error):
@@ -71,18 +83,24 @@ def _is_shortage(error: Exception) -> bool:
 
 
 def fitted(batching: Batching, job: Job, data: Data, *, processes: int) -> Batching:
-    """Return a batching whose chunks fit into a CPU's memory, in so many processes at once."""
+    """Return a batching whose chunks fit into a CPU's memory, in so many processes at once.
+
+    More of the memory counts than when a batching is chosen: what was chosen on this machine stays as it is.
+    """
     if batching.kind == "single" or batching.chunk < 2:
         return batching
-    return replace(batching, chunk=min(batching.chunk, trials_that_fit(job, data, processes=processes)))
+    room = trials_that_fit(job, data, processes=processes, share=_SHARE_OF_A_RUN)
+    return replace(batching, chunk=min(batching.chunk, room))
 
 
-@contextlib.contextmanager
-def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Let dropout draw from a seed of its own, and put the user's random state back."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
+def placed(data: Data, device: torch.device) -> Data:
+    """Return data on a device, laid out as torch itself does: sums over other layouts round differently."""
+    return _aligned(data[0].to(device)), _aligned(data[1].to(device))
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """Return a tensor that begins at a cache line; those made from NumPy's arrays may not."""
+    return tensor.clone() if tensor.layout == torch.strided and tensor.data_ptr() % 64 else tensor
 
 
 def chosen_batching(
@@ -97,12 +115,14 @@ def chosen_batching(
     """Return the fastest batching, by timing a step or two of each.
 
     Timing may cost a small part of what the plain loop would take in all; larger stacks are tried only while stacking
-    wins, and on a CPU while they fit into memory in so many processes.
+    wins, and on a CPU while they fit into memory in so many processes. Nothing is stacked that `stacks` does not vouch
+    for.
     """
     if device.type == "cuda" and not job.plan.graph.convolutions:
         # Matrix products stack well: nothing to choose, unless some other operator cannot be stacked.
         stacked = _timed(Batching("stacked", len(trials)), job, data, trials[:2], device, precision)
-        return Batching("stacked" if math.isfinite(stacked.seconds) else "single", len(trials))
+        stackable = math.isfinite(stacked.seconds) and stacks(job, data, trials, device)
+        return Batching("stacked" if stackable else "single", len(trials))
     if device.type == "cpu" and _too_small_to_try(job, data, trials):
         return Batching("single", 1)
     total = step_count(len(data[0]), job.recipe) * len(trials)
@@ -117,11 +137,62 @@ def chosen_batching(
         expected = best.seconds * part * (_TIMED_STEPS + 1)
         if part < 2 or (best.kind == "stacked" and part == best.chunk) or (device.type == "cpu" and expected > allowed):
             break
+        if best.kind == "single" and not stacks(job, data, trials, device):
+            break
         batching = _timed(Batching("stacked", part), job, data, trials, device, precision)
         if batching.seconds >= best.seconds:
             break
         best = batching
     return best
+
+
+def stacks(job: Job, data: Data, trials: Sequence[Trial], device: torch.device) -> bool:
+    """Say whether stacked trials train as single ones do: equal losses and gradients to rounding, nothing drawn.
+
+    Not every module can be stacked, and some that can are silently others then: what reads a parameter through a list
+    of its own, counts its calls, or draws from Python's random numbers.
+    """
+    part = [next((t for t in trials if t.seed == seed), trials[0]) for seed in sorted({t.seed for t in trials})[:2]]
+    index = next(order(len(data[0]), job.recipe)).to(device)
+    inputs, targets = data[0][index], data[1][index]
+    with own_randomness(0, device), stacked_quietly():
+        single = SeparateReplicas(job, part, device)
+        losses, gradients = single.gradients(inputs, targets)
+        drawn = single.drew()
+        evaluated = single.evaluate(inputs, targets)
+        if drawn or single.drew():
+            return False
+        try:
+            stacked = StackedReplicas(job, part, device)
+            losses_stacked, gradients_stacked = stacked.gradients(inputs, targets)
+            evaluated_stacked = stacked.evaluate(inputs, targets)
+        except (RuntimeError, NotImplementedError, MemoryError):
+            return False
+    return (
+        _nearly_equal(losses, losses_stacked)
+        and _nearly_equal(evaluated, evaluated_stacked)
+        and all(_nearly_parallel(*pair) for pair in zip(gradients, gradients_stacked, strict=True))
+    )
+
+
+def _nearly_equal(own: Tensor, other: Tensor) -> bool:
+    tolerance = _tolerance(own.dtype)
+    return torch.allclose(own, other, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    return min(_ROUNDING * math.sqrt(torch.finfo(dtype).eps), 0.1)
+
+
+def _nearly_parallel(own: list[Tensor], other: list[Tensor]) -> bool:
+    """Say whether a trial's gradients agree, each by its own size; one that is next to nothing, by that of all."""
+    tolerance = _tolerance(own[0].dtype)
+    sizes = [float(gradient.double().norm()) for gradient in own]
+    total = math.hypot(*sizes)
+    if not math.isfinite(total):
+        return True  # a trial that diverges at once, in either form
+    errors = [float((a.double() - b.double()).norm()) for a, b in zip(own, other, strict=True)]
+    return all(error <= tolerance * (size + total / _ROUNDING) for error, size in zip(errors, sizes, strict=True))
 
 
 def best_threads(batching: Batching, job: Job, data: Data, trials: Sequence[Trial]) -> tuple[int, float]:
@@ -132,23 +203,25 @@ def best_threads(batching: Batching, job: Job, data: Data, trials: Sequence[Tria
     """
     every = torch.get_num_threads()
     if every == 1 or _too_small_to_try(job, data, trials):
-        return every, batching.seconds
+        return 1, batching.seconds
     spent = {1: batching.seconds or math.inf, every: math.inf}
     part, device = trials[: batching.chunk], torch.device("cpu")
-    with _own_randomness(0, device):
-        group = replica_group(batching, job, part, device)
-        total = step_count(len(data[0]), job.recipe) * len(trials) / len(part)
-        for count in (every, 1, every) if total > _SHORT else (every,):
-            with threads(count):
-                measured = step_seconds(group, data, job.recipe, "float32", steps=1)
-            spent[count] = min(spent[count], measured / len(part))
+    group = replica_group(batching, job, part, device)
+    total = step_count(len(data[0]), job.recipe) * len(trials) / len(part)
+    for count in (every, 1, every) if total > _SHORT else (every,):
+        with threads(count, device):
+            measured = step_seconds(group, data, job.recipe, "float32", steps=1)
+        spent[count] = min(spent[count], measured / len(part))
     best = min(spent, key=lambda count: spent[count])
     return best, spent[best]
 
 
 @contextlib.contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Run torch's operators on so many threads for a while."""
+def threads(count: int, device: torch.device) -> Iterator[None]:
+    """Run torch's operators on so many of a CPU's threads for a while."""
+    if device.type != "cpu":
+        yield
+        return
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -157,6 +230,8 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+_SHARE_OF_A_RUN = 0.75  # of the memory: half of it is what a batching is chosen for
+_ROUNDING = 32.0  # square roots of the smallest step of a number: 0.011 in single precision
 _TIMING_SHARE = 0.04  # of the plain loop's whole time
 _TIMED_STEPS = 2
 _SHORT = 1000  # steps of chunks: 2 in each timing are then at most a fifth of a per cent each
@@ -178,8 +253,7 @@ def _timed(
     """Return a batching with the time of one trial's step, infinite where it fails: not every operator stacks."""
     part = trials[: min(batching.chunk, 8) if batching.kind == "single" else batching.chunk]
     try:
-        with _own_randomness(0, device):
-            spent = step_seconds(replica_group(batching, job, part, device), data, job.recipe, precision, _TIMED_STEPS)
+        spent = step_seconds(replica_group(batching, job, part, device), data, job.recipe, precision, _TIMED_STEPS)
     except (RuntimeError, NotImplementedError, MemoryError):
         if batching.kind == "single":
             raise

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from evenstep.errors import SearchError
 from evenstep.search.cuda import Precision
-from evenstep.search.engines.batching import Batching, best_threads, chosen_batching, fitted, threads, train_in
+from evenstep.search.engines.batching import Batching, best_threads, chosen_batching, fitted, placed, threads, train_in
 from evenstep.search.job import Data, Job, Trial
 from evenstep.search.replicas import TrialResult, step_count
 
@@ -40,28 +40,30 @@ class LocalEngine:
 
     def choose(self, job: Job, data: Data, trials: Sequence[Trial]) -> Batching:
         """Return the fastest batching by timing a few steps, on a CPU on one thread: that is what a worker has."""
-        device = self._device()
-        with threads(1) if device.type == "cpu" else contextlib.nullcontext():
-            placed = _placed(data, device)
-            return chosen_batching(job, placed, trials, device, self.precision, processes=self._processes(trials))
+        device, processes = self._device(), self._processes(trials)
+        here = placed(data, device)
+        with threads(1, device):
+            batching = chosen_batching(job, here, trials, device, self.precision, processes=processes)
+        if device.type != "cpu":
+            return batching
+        count, seconds = best_threads(batching, job, here, trials)
+        if self._worth_workers(batching, seconds, job, here, trials):
+            return replace(batching, processes=processes)
+        return replace(batching, threads=count)
 
     def run(
         self, job: Job, data: Data, trials: Sequence[Trial], batching: Batching | None = None
     ) -> Iterator[TrialResult]:
         """Run the trials and yield each as soon as it is known."""
         device = self._device()
-        placed = _placed(data, device)
-        batching = batching or self.choose(job, placed, trials)
-        if device.type == "cuda":
-            yield from train_in(batching, job, placed, trials, device, self.precision)
-            return
-        batching = fitted(batching, job, placed, processes=self._processes(trials))
-        count, seconds = best_threads(batching, job, placed, trials)
-        if self._worth_workers(batching, seconds, job, placed, trials):
-            yield from _in_workers(batching, job, placed, trials, self.workers or _cores())
-        else:
-            with threads(count):
-                yield from train_in(batching, job, placed, trials, device, "float32")
+        here = placed(data, device)
+        batching = batching or self.choose(job, here, trials).for_wave(len(trials))
+        if device.type == "cpu":
+            batching = fitted(batching, job, here, processes=self._processes(trials))
+            if self._worth_workers(batching, batching.seconds, job, here, trials):
+                yield from _in_workers(batching, job, here, trials, self.workers or _cores())
+                return
+        yield from train_in(batching, job, here, trials, device, self.precision if device.type == "cuda" else "float32")
 
     def _processes(self, trials: Sequence[Trial]) -> int:
         return min(self.workers or _cores(), len(trials))
@@ -78,12 +80,8 @@ class LocalEngine:
         if workers < 2:
             return False
         steps = len(trials) * step_count(len(data[0]), job.recipe)
-        pays = batching.seconds * steps / workers + _START_SECONDS < seconds * steps
+        pays = batching.threads == 1 and batching.seconds * steps / workers + _START_SECONDS < seconds * steps
         return (pays or self.workers is not None) and _can_travel(job)
-
-
-def _placed(data: Data, device: torch.device) -> Data:
-    return data[0].to(device), data[1].to(device)
 
 
 def _cores() -> int:
@@ -99,9 +97,14 @@ def _can_travel(job: Job) -> bool:
     return True
 
 
-def _serve(pipe: Connection, job: Job, data: Data) -> None:
-    """Train the chunks that come through a pipe, in a process of its own, until it closes."""
+def _serve(pipe: Connection, pickled: bytes, data: Data) -> None:
+    """Train the chunks that come through a pipe, in a process of its own, until it closes.
+
+    The job comes as bytes, not as tensors in shared memory: those of a copy that was made to be sent would be gone
+    before they are read.
+    """
     torch.set_num_threads(1)
+    job: Job = pickle.loads(pickled)
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
             batching, trials = pipe.recv()
@@ -120,13 +123,13 @@ class _Worker:
     chunk: list[Trial]
 
     @classmethod
-    def started(cls, job: Job, data: Data) -> _Worker:
+    def started(cls, pickled: bytes, data: Data) -> _Worker:
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if context.get_start_method() == "forkserver":
             context.set_forkserver_preload(["evenstep.search.engines.local"])
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, job, data), daemon=True)
+        process = context.Process(target=_serve, args=(theirs, pickled, data), daemon=True)
         process.start()
         theirs.close()  # so that the death of the worker, the last to hold it, ends our waiting
         return cls(process, ours, [])
@@ -146,15 +149,15 @@ def _in_workers(
     batching: Batching, job: Job, data: Data, trials: Sequence[Trial], workers: int
 ) -> Iterator[TrialResult]:
     """Hand chunks to worker processes; what a lost worker had is given to a new one."""
-    shared = (_shared(data[0]), _shared(data[1]))
-    size = max(min(batching.chunk, -(-len(trials) // workers)), 1)
+    shared, pickled = (_shared(data[0]), _shared(data[1])), pickle.dumps(job)
+    size = batching.chunk
     waiting = [list(trials[start : start + size]) for start in range(0, len(trials), size)][::-1]
     busy: list[_Worker] = []
     losses = 0
     try:
         while waiting or busy:
             while waiting and len(busy) < workers:
-                busy.append(_Worker.started(job, shared))
+                busy.append(_Worker.started(pickled, shared))
                 busy[-1].give(batching, waiting.pop())
             for ready in wait([worker.pipe for worker in busy]):
                 worker = next(worker for worker in busy if worker.pipe is ready)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from evenstep.errors import InputError
-from evenstep.search.engines.batching import Batching, chosen_batching, threads, train_in
+from evenstep.search.engines.batching import Batching, chosen_batching, placed, threads, train_in
 from evenstep.search.job import Data, Job, Trial
 from evenstep.search.replicas import TrialResult
 
@@ -27,8 +28,10 @@ class RayEngine:
 
     def choose(self, job: Job, data: Data, trials: Sequence[Trial]) -> Batching:
         """Return the fastest batching by timing a few steps on this machine."""
-        with threads(1):
-            return chosen_batching(job, data, trials, torch.device("cpu"), processes=os.cpu_count() or 1)
+        device = torch.device("cpu")
+        with threads(1, device):
+            batching = chosen_batching(job, placed(data, device), trials, device, processes=os.cpu_count() or 1)
+        return replace(batching, chunk=max(min(batching.chunk, self.chunk), 1))
 
     def run(
         self, job: Job, data: Data, trials: Sequence[Trial], batching: Batching | None = None
@@ -42,7 +45,7 @@ class RayEngine:
         batching = batching or self.choose(job, data, trials)
         work = ray.remote(num_cpus=1, max_retries=self.retries)(_work)
         shared = ray.put(job), ray.put((data[0].cpu(), data[1].cpu()))
-        size = max(min(batching.chunk, self.chunk), 1)
+        size = batching.chunk
         waiting = [
             work.remote(*shared, batching, list(trials[start : start + size])) for start in range(0, len(trials), size)
         ]
@@ -60,8 +63,8 @@ class RayEngine:
 
 def _work(job: Job, data: Data, batching: Batching, trials: list[Trial]) -> list[TrialResult]:
     """Train a chunk, on a worker."""
-    torch.set_num_threads(1)
-    return list(train_in(batching, job, data, trials, torch.device("cpu"), "float32"))
+    device = torch.device("cpu")
+    return list(train_in(batching, job, placed(data, device), trials, device, "float32"))
 
 
 def _ray() -> Any:

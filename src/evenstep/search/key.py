@@ -1,0 +1,157 @@
+"""What makes a search the same search: all that its trials' losses follow from, in one hash.
+
+Code and operators are both read: code shows branches that one batch does not take, operators show what code of others
+does. Neither holds an address, an order of sets or a path, so that another process finds the same key.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from evenstep.search.engines.batching import threads
+from evenstep.search.job import Data, Job, fixed_tensors, norms_of
+from evenstep.search.python_values import Unreadable, ValueReader, digest_of, tensor_digest
+from evenstep.search.randomness import own_randomness
+from evenstep.search.replicas import step_count
+from evenstep.search.sharing import move_
+from evenstep.search.tape import Tape
+
+_VERSION = 2  # of what is keyed; the first knew neither closures nor what a forward computes
+_FUNCTIONS = ("loss", "schedule")
+_SCALES = (0.01, 1.0, 100.0)  # of outputs that a loss is tried on: either side of where it may be cut or bent
+
+
+@dataclass(frozen=True)
+class SearchKey:
+    """Hold the hash that identifies a search, and what was hashed, in words.
+
+    Equal hashes train equal trials. Where `unreadable` says that something cannot be keyed, the hash is like no other.
+    """
+
+    config: str
+    description: Mapping[str, Any]
+    unreadable: str | None = None
+
+
+def search_key(job: Job, data: Data, *, name: str | None = None) -> SearchKey:
+    """Return the key of a job on its data; a name stands for what is computed, where one is given."""
+    recipe, unreadable = job.recipe, None
+    numbers = {field: getattr(recipe, field) for field in recipe.__dataclass_fields__ if field not in _FUNCTIONS}
+    keyed: dict[str, Any] = {
+        "version": _VERSION,
+        "recipe": numbers,
+        "schedule": _schedule_digest(job, data),
+        "network": {
+            "parameters": _parameters(job),
+            "fixed": {name: tensor_digest(tensor) for name, tensor in fixed_tensors(job.template).items()},
+        },
+        "kept": {str(seed): {n: tensor_digest(t) for n, t in values.items()} for seed, values in job.kept.items()},
+        "data": [tensor_digest(tensor) for tensor in data],
+    }
+    if norms_of(job.template):  # their losses were measured otherwise once
+        keyed["network"]["statistics"] = "afresh"
+    if name is not None:
+        keyed["computed"] = {"name": name}
+    else:
+        try:
+            keyed["computed"] = {"code": _code_digests(job), "steps": _step_digests(job, data)}
+        except Unreadable as reason:
+            unreadable = str(reason)
+            keyed["computed"] = {"alone": uuid.uuid4().hex}
+    shown = {field: _shown(getattr(recipe, field)) for field in _FUNCTIONS}
+    description = keyed | {"recipe": numbers | shown, "template": repr(job.template)}
+    return SearchKey(digest_of(json.dumps(keyed, sort_keys=True).encode()), description, unreadable)
+
+
+def _parameters(job: Job) -> list[list[Any]]:
+    """Return what trials take from the plan: how parameters are drawn and how fast they go, not why."""
+    types = {name: str(p.dtype) for name, p in job.template.named_parameters()}
+    return [
+        [p.name, list(p.shape), types.get(p.name), p.lr_scale, None if p.kept else [p.mean, p.std]]
+        for p in job.plan.parameters
+    ]
+
+
+def _schedule_digest(job: Job, data: Data) -> str:
+    """Return the digest of all factors that will be used: whatever computes them, there is no more to a schedule."""
+    factors = [float(job.recipe.schedule(step)).hex() for step in range(step_count(len(data[0]), job.recipe))]
+    return digest_of(" ".join(factors).encode())
+
+
+def _code_digests(job: Job) -> dict[str, str]:
+    """Return the digests of the model and the loss as Python sees them; a model's own tensors by their names."""
+    names = {id(p): f"parameter {name}" for name, p in job.template.named_parameters()}
+    names |= {id(b): f"buffer {name}" for name, b in job.template.named_buffers()}
+    model = ValueReader(names).digest(job.template, type(job.template).__name__)
+    return {"model": model, "loss": ValueReader(names).digest(job.recipe.loss, "loss")}
+
+
+def _step_digests(job: Job, data: Data) -> list[str]:
+    """Return the digests of a step, of an evaluation, and of the loss on outputs of several sizes."""
+    size, device = min(job.recipe.batch_size, len(data[0])), data[0].device
+    inputs, targets = data[0][:size], data[1][:size]
+    model = move_(job.start(0), device)
+    named = {"inputs": inputs, "targets": targets}
+    named |= {f"parameter {name}": p for name, p in model.named_parameters()}
+    named |= {f"buffer {name}": b for name, b in model.named_buffers()}
+    kind = type(model).__name__
+    with own_randomness(0, device), threads(1, device), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a search that trains says it all once more
+        try:
+            with Tape(named) as step:
+                output = model.train()(inputs)
+                _note_gradients(step, job.recipe.loss(output, targets), _leaves(model))
+            with Tape(named) as evaluation, torch.no_grad():
+                evaluation.note(job.recipe.loss(model.eval()(inputs), targets))
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [""])[0][:200]
+            raise Unreadable(f"a step of {kind} cannot be recorded ({type(error).__name__}: {reason})") from error
+        trials = [_loss_digest(job, output, targets, scale) for scale in _SCALES]
+    return [step.digest(), evaluation.digest(), *trials]
+
+
+def _loss_digest(job: Job, output: Any, targets: Tensor, scale: float) -> str:
+    """Return the digest of the loss on normal numbers in an output's place; one that refuses them, by how it does."""
+    generator = torch.Generator().manual_seed(0)
+    leaves: list[Tensor] = []
+    drawn = _drawn_like(output, scale, generator, leaves)
+    tape = Tape({"targets": targets} | {f"output {place}": leaf for place, leaf in enumerate(leaves)})
+    try:
+        with tape:
+            _note_gradients(tape, job.recipe.loss(drawn, targets), leaves)
+    except Exception as error:
+        tape.note(type(error).__name__)
+    return tape.digest()
+
+
+def _drawn_like(output: Any, scale: float, generator: torch.Generator, leaves: list[Tensor]) -> Any:
+    if isinstance(output, Tensor) and output.is_floating_point():
+        normal = torch.randn(output.shape, generator=generator, dtype=torch.float32)
+        leaves.append((scale * normal).to(output.device, output.dtype).requires_grad_())
+        return leaves[-1]
+    if type(output) in (list, tuple):
+        return type(output)(_drawn_like(part, scale, generator, leaves) for part in output)
+    if type(output) is dict:
+        return {name: _drawn_like(part, scale, generator, leaves) for name, part in output.items()}
+    return output
+
+
+def _note_gradients(tape: Tape, loss: Tensor, leaves: list[Tensor]) -> None:
+    tape.note([loss, *torch.autograd.grad(loss, leaves, allow_unused=True)])
+
+
+def _leaves(model: nn.Module) -> list[Tensor]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _shown(function: Any) -> str:
+    """Return a function's name, for readers."""
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
