@@ -127,7 +127,7 @@ TIMING = {
 }
 NEEDS_GPU = {"CapturedReplicaStep"}
 # Calls and options that guard against mistakes in the code itself, or only wait.
-SILENT_CALLS = {"cast", "sleep", "TypeVar"}
+SILENT_CALLS = {"cast", "set_num_threads", "sleep"}
 SILENT_OPTIONS = {"daemon", "non_blocking", "strict", "timeout"}
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
@@ -150,6 +150,13 @@ SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.IsNot: ast.Is,
     ast.And: ast.Or,
     ast.Or: ast.And,
+}
+OTHER_QUERY = {
+    "OR IGNORE": "OR REPLACE",
+    "LEFT JOIN": "JOIN",
+    "IS NULL": "IS NOT NULL",
+    " = ": " <> ",
+    "ORDER BY ": "ORDER BY -",
 }
 OTHER_FUNCTION = {"min": "max", "max": "min", "any": "all", "all": "any"}
 TEXTS = (ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp)
@@ -222,6 +229,11 @@ def variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 def _calls(call: ast.Call) -> Iterator[tuple[str, ast.AST]]:
     if isinstance(call.func, ast.Name) and call.func.id in OTHER_FUNCTION:
         yield "min for max", _with(call, func=ast.Name(OTHER_FUNCTION[call.func.id], ast.Load()))
+    if _target(call.func).startswith("execute") and isinstance(call.args[0], ast.Constant):
+        for part, other in OTHER_QUERY.items():
+            if part in (query := str(call.args[0].value)) and not query.startswith("PRAGMA"):
+                changed = ast.Constant(query.replace(part, other, 1))
+                yield "query", _with(call, args=[changed, *call.args[1:]])
     if len(call.args) > 1 and _target(call.func) != "isinstance":
         yield "argument", _with(call, args=call.args[:-1])
     for keyword in call.keywords:
@@ -252,10 +264,14 @@ class _Finder(ast.NodeVisitor):
         )
 
     def visit(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Compare) and _is_of_time(node):
+            return
         for kind, changed in variants(node):
-            self.note(kind, node, changed)
+            if not (isinstance(node, ast.BoolOp) and _is_of_time(node)):
+                self.note(kind, node, changed)
         for test in _conditions(node):
-            if not isinstance(test, ast.UnaryOp | ast.Compare):  # changed anyhow where they are visited
+            # Comparisons and negations change anyhow, where they are visited.
+            if not isinstance(test, ast.UnaryOp | ast.Compare) and not _is_of_time(test):
                 self.note("condition", test, ast.UnaryOp(ast.Not(), test))
         super().visit(node)
 
@@ -326,6 +342,10 @@ def _conditions(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, ast.If | ast.IfExp):
         return [] if "cuda" in ast.unparse(node.test) or _target(node.test) == "TYPE_CHECKING" else [node.test]
     return node.ifs if isinstance(node, ast.comprehension) else [node.test] if isinstance(node, ast.While) else []
+
+
+def _is_of_time(node: ast.AST) -> bool:
+    return any(_target(part) in TIMING for part in ast.walk(node))
 
 
 def _target(node: ast.AST) -> str:
@@ -404,7 +424,7 @@ def run_tests(tests: list[str], folder: Path) -> tuple[int | None, str]:
             _end_group(process)
         output.seek(0)
         text = output.read()
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", text, re.MULTILINE)
     return status, failed.group(1) if failed else text[-2000:]
 
 

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +75,23 @@ def test_searches_count_their_own_trials(tmp_path: Path) -> None:
     store.close()
 
 
+def test_files_of_schema_1_have_these_tables(tmp_path: Path) -> None:
+    """Other versions read them: a change of the tables needs another number, and a way for files of this one."""
+    path = tmp_path / "s.db"
+    filled(path)
+    base = sqlite3.connect(path)
+    assert base.execute("PRAGMA user_version").fetchone() == (1,)
+    columns = {
+        table: " ".join(f"{name} {kind}" for _, name, kind, *_ in base.execute(f"PRAGMA table_info({table})"))
+        for (table,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    }
+    base.close()
+    assert columns == {
+        "searches": "config TEXT description TEXT started REAL form TEXT",
+        "copies": "config TEXT lr REAL seed INTEGER loss REAL curve TEXT status TEXT seconds REAL provenance TEXT",
+    }
+
+
 # Company
 
 WRITER = """
@@ -118,6 +136,36 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     store = Store(path)
     assert [r.loss for r in store.rows("c")] == [float(seed) for seed in range(500)]
     store.close()
+
+
+def test_a_new_store_waits_for_those_who_read_the_file(tmp_path: Path) -> None:
+    """The journal's mode cannot change while another reads, and SQLite refuses that at once instead of waiting."""
+    path = tmp_path / "s.db"
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("CREATE TABLE other (value)")
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM other").fetchall()
+    failed: list[StoreError] = []
+
+    def open_store() -> None:
+        try:
+            Store(path).close()
+        except StoreError as error:
+            failed.append(error)
+
+    opener = threading.Thread(target=open_store)
+    opener.start()
+    opener.join(timeout=0.5)
+    assert not failed
+    assert opener.is_alive()
+    reader.execute("COMMIT")
+    opener.join(timeout=30)
+    assert not opener.is_alive()
+    assert not failed
+    reader.close()
+    again = sqlite3.connect(path)
+    assert again.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    again.close()
 
 
 # Refusals
