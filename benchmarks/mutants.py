@@ -126,9 +126,9 @@ TIMING = {
     "step_seconds",
 }
 NEEDS_GPU = {"CapturedReplicaStep"}
-# Calls and options that guard against mistakes in the code itself, or only wait.
+# Calls and options that guard against mistakes in the code itself, only wait, or need a GPU to make a difference.
 SILENT_CALLS = {"cast", "set_num_threads", "sleep"}
-SILENT_OPTIONS = {"daemon", "non_blocking", "strict", "timeout"}
+SILENT_OPTIONS = {"daemon", "device", "non_blocking", "strict", "timeout"}
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,

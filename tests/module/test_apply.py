@@ -348,6 +348,26 @@ def test_a_distributed_model_takes_the_plan_of_the_plain_one() -> None:
     assert len(plan.param_groups(both)) == len(groups)
 
 
+@pytest.mark.usefixtures("_gloo")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_sharded_model_is_drawn_as_the_plain_one(dtype: torch.dtype) -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):
+        pytest.skip("this torch has no fully_shard")
+    plain, sharded = (
+        nn.Sequential(nn.Embedding(50, 16, padding_idx=3), nn.LayerNorm(16), nn.Linear(16, 4)).to(dtype)
+        for _ in range(2)
+    )
+    plan = es.plan(plain, torch.zeros(2, 5, dtype=torch.long))
+    es.initialize_(plain, plan, generator=generator())
+    fsdp.fully_shard(sharded)
+    es.initialize_(sharded, plan, generator=generator())
+    whole: dict[str, Any] = dict(sharded.named_parameters())
+    for name, expected in plain.named_parameters():
+        assert torch.equal(whole[name].full_tensor(), expected), name
+    assert not plain.get_parameter("0.weight")[3].any()  # the row of padding
+
+
 def train(model: nn.Module, plan: es.Plan, steps: int, optimizer: Optimizer | None = None) -> list[float]:
     optimizer = optimizer or SGD(plan.param_groups(model), momentum=0.9)
     losses = []
@@ -454,6 +474,17 @@ def test_many_foreign_names_are_counted_not_listed() -> None:
     _, plan = planned()
     with pytest.raises(es.PlanError, match=r"and \d+ more"):
         es.initialize_(nn.Linear(3, 3), plan)
+
+
+def test_three_foreign_names_are_listed_and_of_more_the_rest_is_counted() -> None:
+    for last_bias, listed in ((False, ""), (True, " and 1 more")):
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2, bias=last_bias))
+        with pytest.raises(es.PlanError) as caught:
+            es.initialize_(nn.Linear(3, 3), es.plan(model, torch.zeros(1, 3)))
+        expected = (
+            f"'0.weight', '0.bias', '2.weight'{listed} missing in the model and 'weight', 'bias' not in the plan; "
+        )
+        assert expected in str(caught.value)
 
 
 def test_asking_a_plan_for_a_name_it_lacks() -> None:

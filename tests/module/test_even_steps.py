@@ -118,3 +118,30 @@ def test_networks_with_and_without_a_hidden_weight_go_alike(optimizer: Optimizer
         return planned["0.weight"].lr_scale / planned.lr_scale
 
     assert stem(0) == pytest.approx(stem(1))
+
+
+class Positions(nn.Module):
+    """A table of positions, all of one size, added to what so many layers make together."""
+
+    def __init__(self, layers: int, size: float) -> None:
+        super().__init__()
+        self.stems = nn.ModuleList(nn.Linear(8, 16) for _ in range(layers))
+        self.table = nn.Parameter(torch.full((5, 16), size))
+        self.norm, self.hidden, self.readout = nn.LayerNorm(16), nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        field = sum(stem(x) for stem in self.stems) + self.table
+        logits: Tensor = self.readout(functional.relu(self.hidden(self.norm(field))))
+        return logits
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_table_of_positions_goes_with_the_signal_or_with_its_own_size(optimizer: Optimizer, layers: int) -> None:
+    """With `he` every layer makes second moment 2. A table of size 3 steps as a weight that reads one unit does."""
+    found = {}
+    for size in (0.0, 0.01, 3.0):
+        planned = es.plan(Positions(layers, size), torch.zeros(2, 5, 8), init="he", optimizer=optimizer)
+        found[size] = planned["table"].lr_scale / planned.lr_scale
+    signal, own = (math.sqrt(2 * layers), 3 / 16**-0.5) if optimizer == "adam" else (2 * layers, 3**2 * math.sqrt(16))
+    assert found == pytest.approx({0.0: signal, 0.01: signal, 3.0: own})
