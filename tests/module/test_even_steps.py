@@ -145,3 +145,32 @@ def test_a_table_of_positions_goes_with_the_signal_or_with_its_own_size(optimize
         found[size] = planned["table"].lr_scale / planned.lr_scale
     signal, own = (math.sqrt(2 * layers), 3 / 16**-0.5) if optimizer == "adam" else (2 * layers, 3**2 * math.sqrt(16))
     assert found == pytest.approx({0.0: signal, 0.01: signal, 3.0: own})
+
+
+class Read(nn.Module):
+    """Two recurrent layers over a sequence, and a readout of the last state."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.body = kind(8, 16, num_layers=2, batch_first=True)  # type: ignore[call-arg]
+        self.readout = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.readout(self.body(x)[0][:, -1])
+        return logits
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_matrices_of_recurrent_layers_go_by_what_each_reads(kind: type[nn.RNNBase], optimizer: Optimizer) -> None:
+    """All write the 16 units of a state, however many gates there are; the first reads 8, the others 16."""
+    own = es.trace(Read(kind), torch.zeros(2, 5, 8))
+    adam = optimizer == "adam"
+    for rule in ("mup", "weighted"):
+        planned = es.plan(Read(kind), torch.zeros(2, 5, 8), rule=rule, optimizer=optimizer, base_graph=own)
+        weights = [p for p in planned.parameters if p.name.startswith("body.weight")]
+        assert [p.shape[1] for p in weights] == [8, 16, 16, 16]
+        for p in weights:
+            reads = p.shape[1]
+            even = p.std * 16**0.5 if adam else reads * p.std**2 * math.sqrt(16 / reads)
+            assert p.lr_scale == pytest.approx(16 / reads if rule == "mup" else even), (rule, p.name)

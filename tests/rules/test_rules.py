@@ -376,6 +376,14 @@ def test_weighted_compares_a_layer_with_the_same_one_of_the_base_as_mup_does(opt
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_factor_of_width_is_listed_where_it_changes_a_rate(optimizer: Optimizer) -> None:
+    layers = {"stem.weight", "edges.0_1.weight", "readout.weight"}
+    for width, expected in ((256, set()), (512, layers if optimizer == "adam" else layers - {"edges.0_1.weight"})):
+        plan = plan_graph(dag_mlp_graph("2", width=width), optimizer=optimizer, base_graph=BASE)
+        assert {p.name for p in plan.parameters if "width" in [factor.name for factor in p.factors]} == expected
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(("init", "one", "of_two"), [("he", 2.0, 2.0), ("degree", 1.0, 0.5), ("conserve", 1.0, 0.5)])
 def test_a_bias_goes_with_the_size_of_what_it_is_added_to(
     init: str, one: float, of_two: float, optimizer: Optimizer
