@@ -75,6 +75,32 @@ def test_searches_count_their_own_trials(tmp_path: Path) -> None:
     store.close()
 
 
+def test_the_first_batching_of_a_search_stays_its_own(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.db")
+    for config in ("a", "b"):
+        store.begin(config, {})
+        assert store.batching(config) is None
+    store.settle_batching("a", {"kind": "stacked", "chunk": 3, "seconds": 0.1})
+    store.settle_batching("a", {"kind": "single", "chunk": 1, "seconds": 0.2})
+    store.close()
+    again = Store(tmp_path / "s.db")
+    assert again.batching("a") == {"kind": "stacked", "chunk": 3, "seconds": 0.1}
+    assert again.batching("b") is None
+    assert again.batching("unknown") is None
+    again.close()
+
+
+def test_searches_come_in_the_order_they_began(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.db")
+    for config in ("b", "c", "a"):
+        store.begin(config, {})
+    store.begin("b", {})  # known: it keeps its place
+    found = store.searches()
+    assert [search["config"] for search in found] == ["b", "c", "a"]
+    assert [search["started"] for search in found] == sorted(search["started"] for search in found)
+    store.close()
+
+
 def test_files_of_schema_1_have_these_tables(tmp_path: Path) -> None:
     """Other versions read them: a change of the tables needs another number, and a way for files of this one."""
     path = tmp_path / "s.db"
@@ -138,13 +164,14 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_new_store_waits_for_those_who_read_the_file(tmp_path: Path) -> None:
-    """The journal's mode cannot change while another reads, and SQLite refuses that at once instead of waiting."""
+@pytest.mark.parametrize("begin", ["BEGIN IMMEDIATE", "BEGIN"], ids=["writes", "reads"])
+def test_a_new_store_waits_for_another_that_is_at_the_file(tmp_path: Path, begin: str) -> None:
+    """The journal's mode cannot change meanwhile; while another writes, SQLite refuses at once instead of waiting."""
     path = tmp_path / "s.db"
-    reader = sqlite3.connect(path, isolation_level=None)
-    reader.execute("CREATE TABLE other (value)")
-    reader.execute("BEGIN")
-    reader.execute("SELECT * FROM other").fetchall()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("CREATE TABLE other (value)")
+    other.execute(begin)
+    other.execute("SELECT * FROM other").fetchall()
     failed: list[StoreError] = []
 
     def open_store() -> None:
@@ -158,11 +185,11 @@ def test_a_new_store_waits_for_those_who_read_the_file(tmp_path: Path) -> None:
     opener.join(timeout=0.5)
     assert not failed
     assert opener.is_alive()
-    reader.execute("COMMIT")
+    other.execute("COMMIT")
     opener.join(timeout=30)
     assert not opener.is_alive()
     assert not failed
-    reader.close()
+    other.close()
     again = sqlite3.connect(path)
     assert again.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     again.close()
