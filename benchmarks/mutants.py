@@ -12,7 +12,7 @@ elsewhere leaves the choice alone. `--only` takes those whose place or text (`--
 regular expression, in it. Left out is what tests cannot tell: annotations, texts, messages of errors, decorators, what
 only a GPU runs, and what only decides how long something takes.
 
-The exit status is the number of changes that survived.
+Survivors that change nothing a test could see are explained in EXPLAINED; the exit status is the number of the others.
 """
 
 from __future__ import annotations
@@ -130,6 +130,13 @@ NEEDS_GPU = {"CapturedReplicaStep"}
 SILENT_CALLS = {"cast", "set_num_threads", "sleep"}
 SILENT_OPTIONS = {"daemon", "device", "non_blocking", "strict", "timeout"}
 
+# Changes that survive because they change nothing a test could see, and why.
+EXPLAINED: dict[tuple[str, str], str] = {
+    ("rules/even.py", "_averages: statement: continue -> break"): (
+        "either every head of a network has a readout or none has, so that nothing comes after the first without one"
+    ),
+}
+
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -178,8 +185,13 @@ class Change:
     number: int = 0  # among changes that read the same
 
     def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.words}"
+
+    @property
+    def words(self) -> str:
+        """What is changed, without its line."""
         before, after = (" ".join(text.split()) for text in (self.before, self.after))
-        return f"{self.file}:{self.line} {self.scope}: {self.kind}: {before} -> {after}"
+        return f"{self.scope}: {self.kind}: {before} -> {after}"
 
     def rank(self, seed: int) -> str:
         """Return the place in the order of a seed, which does not depend on lines."""
@@ -475,15 +487,20 @@ def main() -> int:
             status, what = run_tests(every, folder)
             if status != 0:
                 raise SystemExit(f"the tests fail without any change: {what}")
-        survivors = 0
+        survivors: list[Change] = []
         for number, change in enumerate(changes, 1):
             began = time.monotonic()
             killed_by = killer(change, folder)
-            survivors += killed_by is None
-            outcome = "SURVIVED" if killed_by is None else f"killed by {killed_by}"
+            outcome = f"killed by {killed_by}"
+            if killed_by is None:
+                survivors.append(change)
+                outcome = f"SURVIVED: {EXPLAINED.get((change.file, change.words), 'not explained')}"
             print(f"{number:3} {change}\n      {outcome} ({time.monotonic() - began:.0f} s)", flush=True)
-    print(f"{len(changes)} changes of seed {options.seed}: {len(changes) - survivors} killed, {survivors} survived")
-    return survivors
+    unexplained = sum((change.file, change.words) not in EXPLAINED for change in survivors)
+    killed = len(changes) - len(survivors)
+    print(f"{len(changes)} changes of seed {options.seed}: {killed} killed, {len(survivors)} survived", end=", ")
+    print(f"{unexplained} of them without an explanation")
+    return unexplained
 
 
 if __name__ == "__main__":
