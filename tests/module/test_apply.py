@@ -177,11 +177,12 @@ def test_groups_hold_real_rates_names_and_extra_keys() -> None:
         assert (group["weight_decay"], group["foreach"]) == (0.01, False)
         assert isinstance(group["lr"], float)
         own = [names[id(p)] for p in group["params"]]
-        assert group["name"].startswith(own[0])
+        assert group["name"] == (own[0] if len(own) == 1 else f"{own[0]} (+{len(own) - 1})")
         for name in own:
             assert group["lr"] == pytest.approx(0.2 * plan[name].lr_scale, rel=1e-9)
         seen += own
     assert sorted(seen) == sorted(names.values())
+    assert {len(group["params"]) > 1 for group in groups} == {True, False}
 
 
 def test_equal_rates_are_merged_and_unequal_ones_are_not() -> None:
@@ -485,6 +486,16 @@ def test_three_foreign_names_are_listed_and_of_more_the_rest_is_counted() -> Non
             f"'0.weight', '0.bias', '2.weight'{listed} missing in the model and 'weight', 'bias' not in the plan; "
         )
         assert expected in str(caught.value)
+
+
+def test_names_are_foreign_on_one_side_only() -> None:
+    small, large = nn.Linear(3, 3, bias=False), nn.Linear(3, 3)
+    for planned_model, given, words in (
+        (small, large, "does not fit Linear: 'bias' not in the plan; plan this"),
+        (large, small, "does not fit Linear: 'bias' missing in the model; plan this"),
+    ):
+        with pytest.raises(es.PlanError, match=words):
+            es.initialize_(given, es.plan(planned_model, torch.zeros(1, 3)))
 
 
 def test_asking_a_plan_for_a_name_it_lacks() -> None:
