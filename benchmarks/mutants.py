@@ -135,6 +135,11 @@ EXPLAINED: dict[tuple[str, str], str] = {
     ("rules/even.py", "_averages: statement: continue -> break"): (
         "either every head of a network has a readout or none has, so that nothing comes after the first without one"
     ),
+    (
+        "module/apply.py",
+        "_draw_normal_: argument: drawn.normal_(planned.mean, planned.std, generator=generator) -> "
+        "drawn.normal_(planned.mean, generator=generator)",
+    ): "runs where the generator is on another device than the parameter: only with a GPU",
 }
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
