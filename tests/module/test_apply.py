@@ -177,11 +177,12 @@ def test_groups_hold_real_rates_names_and_extra_keys() -> None:
         assert (group["weight_decay"], group["foreach"]) == (0.01, False)
         assert isinstance(group["lr"], float)
         own = [names[id(p)] for p in group["params"]]
-        assert group["name"].startswith(own[0])
+        assert group["name"] == (own[0] if len(own) == 1 else f"{own[0]} (+{len(own) - 1})")
         for name in own:
             assert group["lr"] == pytest.approx(0.2 * plan[name].lr_scale, rel=1e-9)
         seen += own
     assert sorted(seen) == sorted(names.values())
+    assert {len(group["params"]) > 1 for group in groups} == {True, False}
 
 
 def test_equal_rates_are_merged_and_unequal_ones_are_not() -> None:
@@ -348,6 +349,26 @@ def test_a_distributed_model_takes_the_plan_of_the_plain_one() -> None:
     assert len(plan.param_groups(both)) == len(groups)
 
 
+@pytest.mark.usefixtures("_gloo")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_sharded_model_is_drawn_as_the_plain_one(dtype: torch.dtype) -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):
+        pytest.skip("this torch has no fully_shard")
+    plain, sharded = (
+        nn.Sequential(nn.Embedding(50, 16, padding_idx=3), nn.LayerNorm(16), nn.Linear(16, 4)).to(dtype)
+        for _ in range(2)
+    )
+    plan = es.plan(plain, torch.zeros(2, 5, dtype=torch.long))
+    es.initialize_(plain, plan, generator=generator())
+    fsdp.fully_shard(sharded)
+    es.initialize_(sharded, plan, generator=generator())
+    whole: dict[str, Any] = dict(sharded.named_parameters())
+    for name, expected in plain.named_parameters():
+        assert torch.equal(whole[name].full_tensor(), expected), name
+    assert not plain.get_parameter("0.weight")[3].any()  # the row of padding
+
+
 def train(model: nn.Module, plan: es.Plan, steps: int, optimizer: Optimizer | None = None) -> list[float]:
     optimizer = optimizer or SGD(plan.param_groups(model), momentum=0.9)
     losses = []
@@ -454,6 +475,27 @@ def test_many_foreign_names_are_counted_not_listed() -> None:
     _, plan = planned()
     with pytest.raises(es.PlanError, match=r"and \d+ more"):
         es.initialize_(nn.Linear(3, 3), plan)
+
+
+def test_three_foreign_names_are_listed_and_of_more_the_rest_is_counted() -> None:
+    for last_bias, listed in ((False, ""), (True, " and 1 more")):
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2, bias=last_bias))
+        with pytest.raises(es.PlanError) as caught:
+            es.initialize_(nn.Linear(3, 3), es.plan(model, torch.zeros(1, 3)))
+        expected = (
+            f"'0.weight', '0.bias', '2.weight'{listed} missing in the model and 'weight', 'bias' not in the plan; "
+        )
+        assert expected in str(caught.value)
+
+
+def test_names_are_foreign_on_one_side_only() -> None:
+    small, large = nn.Linear(3, 3, bias=False), nn.Linear(3, 3)
+    for planned_model, given, words in (
+        (small, large, "does not fit Linear: 'bias' not in the plan; plan this"),
+        (large, small, "does not fit Linear: 'bias' missing in the model; plan this"),
+    ):
+        with pytest.raises(es.PlanError, match=words):
+            es.initialize_(given, es.plan(planned_model, torch.zeros(1, 3)))
 
 
 def test_asking_a_plan_for_a_name_it_lacks() -> None:

@@ -332,6 +332,13 @@ def test_plan_and_module_swapped() -> None:
             assert part in message
         assert "the model is dict; give the torch.nn.Module" in message_of(es.InputError, partial(act, {}, plan))
         assert "the plan is float; give what evenstep.plan" in message_of(es.InputError, partial(act, model, 0.1))
+        # One given twice is not two that are swapped.
+        assert message_of(es.InputError, partial(act, plan, plan)).startswith(
+            "the model is Plan; give the torch.nn.Mod"
+        )
+        assert message_of(es.InputError, partial(act, model, model)).startswith(
+            "the plan is Linear; give what evenstep"
+        )
 
 
 def test_a_module_with_nothing_to_train() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -118,3 +119,102 @@ def test_networks_with_and_without_a_hidden_weight_go_alike(optimizer: Optimizer
         return planned["0.weight"].lr_scale / planned.lr_scale
 
     assert stem(0) == pytest.approx(stem(1))
+
+
+class Positions(nn.Module):
+    """A table of positions, all of one size, added to what so many layers make together."""
+
+    def __init__(self, layers: int, size: float) -> None:
+        super().__init__()
+        self.stems = nn.ModuleList(nn.Linear(8, 16) for _ in range(layers))
+        self.table = nn.Parameter(torch.full((5, 16), size))
+        self.norm, self.hidden, self.readout = nn.LayerNorm(16), nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        field = sum(stem(x) for stem in self.stems) + self.table
+        logits: Tensor = self.readout(functional.relu(self.hidden(self.norm(field))))
+        return logits
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_table_of_positions_goes_with_the_signal_or_with_its_own_size(optimizer: Optimizer, layers: int) -> None:
+    """With `he` every layer makes second moment 2. A table of size 3 steps as a weight that reads one unit does."""
+    found = {}
+    for size in (0.0, 0.01, 3.0):
+        planned = es.plan(Positions(layers, size), torch.zeros(2, 5, 8), init="he", optimizer=optimizer)
+        found[size] = planned["table"].lr_scale / planned.lr_scale
+    signal, own = (math.sqrt(2 * layers), 3 / 16**-0.5) if optimizer == "adam" else (2 * layers, 3**2 * math.sqrt(16))
+    assert found == pytest.approx({0.0: signal, 0.01: signal, 3.0: own})
+
+
+class Read(nn.Module):
+    """Two recurrent layers over a sequence, and a readout of the last state."""
+
+    def __init__(self, kind: Callable[..., nn.Module]) -> None:
+        super().__init__()
+        self.body = kind(8, 16, num_layers=2, batch_first=True)
+        self.readout = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.readout(self.body(x)[0][:, -1])
+        return logits
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_matrices_of_recurrent_layers_go_by_what_each_reads(
+    kind: Callable[..., nn.Module], optimizer: Optimizer
+) -> None:
+    """All write the 16 units of a state, however many gates there are; the first reads 8, the others 16."""
+    own = es.trace(Read(kind), torch.zeros(2, 5, 8))
+    adam = optimizer == "adam"
+    for rule in ("mup", "weighted"):
+        planned = es.plan(Read(kind), torch.zeros(2, 5, 8), rule=rule, optimizer=optimizer, base_graph=own)
+        weights = [p for p in planned.parameters if p.name.startswith("body.weight")]
+        assert [p.shape[1] for p in weights] == [8, 16, 16, 16]
+        for p in weights:
+            reads = p.shape[1]
+            even = p.std * 16**0.5 if adam else reads * p.std**2 * math.sqrt(16 / reads)
+            assert p.lr_scale == pytest.approx(16 / reads if rule == "mup" else even), (rule, p.name)
+
+
+class Averaged(nn.Module):
+    """A readout of the mean over positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.readout = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.readout(functional.relu(self.stem(x)).mean(1))
+        return logits
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_a_readout_of_averages_goes_faster_the_less_of_them_varies(optimizer: Optimizer) -> None:
+    """Of a mean over n positions an n-th varies, a tenth at least; SGD makes up for all of it, Adam for the root."""
+    rates = {}
+    for count in (1, 2, 4, 9, 11, 100):
+        planned = es.plan(Averaged(), torch.zeros(2, count, 8), optimizer=optimizer)
+        rates[count] = planned["readout.weight"].lr_scale / planned.lr_scale
+        # No other parameter has a part in it.
+        assert [p.name for p in planned.parameters if "average" in [factor.name for factor in p.factors]] == (
+            ["readout.weight"] if count > 1 else []
+        )
+    power = 0.5 if optimizer == "adam" else 1.0
+    assert rates == pytest.approx({count: rates[1] * min(count, 10) ** power for count in rates})
+
+
+@pytest.mark.parametrize(("optimizer", "power"), [("sgd", 0.5), ("momentum", 0.5), ("adam", 0.0)])
+@pytest.mark.parametrize("rows", [1, 1000, 100_000])
+def test_a_table_of_words_goes_by_the_rows_that_share_its_uses(rows: int, optimizer: Optimizer, power: float) -> None:
+    """By Zipf's law the r-th word is met 1/r as often; as many equally frequent ones would meet as seldom twice."""
+    model = nn.Sequential(nn.Embedding(rows, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+    own = es.trace(model, torch.zeros(2, 5, dtype=torch.long))
+    chances = [1 / rank for rank in range(1, rows + 1)]
+    shared = sum(chances) ** 2 / sum(chance**2 for chance in chances)
+    planned = es.plan(model, torch.zeros(2, 5, dtype=torch.long), optimizer=optimizer, base_graph=own)
+    # SGD: fan_in var(W) sqrt(out / in), of fan_in = in = the rows that share; Adam's step knows no gradient.
+    assert planned["0.weight"].std == 1.0
+    assert planned["0.weight"].lr_scale == pytest.approx(4 * shared**power, rel=0.1)

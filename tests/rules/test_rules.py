@@ -376,6 +376,28 @@ def test_weighted_compares_a_layer_with_the_same_one_of_the_base_as_mup_does(opt
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_factor_of_width_is_listed_where_it_changes_a_rate(optimizer: Optimizer) -> None:
+    layers = {"stem.weight", "edges.0_1.weight", "readout.weight"}
+    for width, expected in ((256, set()), (512, layers if optimizer == "adam" else layers - {"edges.0_1.weight"})):
+        plan = plan_graph(dag_mlp_graph("2", width=width), optimizer=optimizer, base_graph=BASE)
+        assert {p.name for p in plan.parameters if "width" in [factor.name for factor in p.factors]} == expected
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("init", "one", "of_two"), [("he", 2.0, 2.0), ("degree", 1.0, 0.5), ("conserve", 1.0, 0.5)])
+def test_a_bias_goes_with_the_size_of_what_it_is_added_to(
+    init: str, one: float, of_two: float, optimizer: Optimizer
+) -> None:
+    """With `he` every weight makes second moment 2, else 1 over the weights that meet; outputs count as a third."""
+    graph = dag_mlp_graph("2_22")
+    plan = plan_graph(graph, init=init, optimizer=optimizer, base_graph=graph)
+    sizes = {"stem": one, "edges.0_1": one, "edges.0_2": of_two, "edges.1_2": of_two, "readout": 1 / 3}
+    power = 0.5 if optimizer == "adam" else 1.0
+    found = {p.name: p.lr_scale for p in plan.parameters if p.role == "bias"}
+    assert found == pytest.approx({f"{layer}.bias": size**power for layer, size in sizes.items()}, rel=1e-9)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("kernel", [1, 3, 5])
 def test_layers_own_factors_leave_the_kernel_to_its_own_factor(kernel: int, optimizer: Optimizer) -> None:
     base = dag_cnn_graph("2", width=64, kernel_size=kernel)

@@ -71,6 +71,7 @@ def test_whatever_the_losses_are_the_strategy_ends_within_reach(losses: list[flo
 def test_a_slope_without_end_is_followed_to_the_end_of_reach(loss: Callable[[int], float], edge: int) -> None:
     found = played(lambda position: 1000.0 + loss(position))
     assert min(found, key=lambda p: found[p]) == edge
+    assert rate_at(1.0, edge) == 2.0 ** math.copysign(30, edge)  # thirty octaves either side
     search = of_positions({p: (value,) for p, value in found.items()}, 0.1, GRAPH)
     assert search.status == "best_at_edge"
 

@@ -2,8 +2,8 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -18,7 +18,10 @@ from evenstep.graph import dag_mlp_graph
 from evenstep.search import LocalEngine, SearchProgress
 from evenstep.search.engines.batching import Batching
 from evenstep.search.job import Job, Trial
+from evenstep.search.recipe import Recipe
+from evenstep.search.replicas import TrialResult
 from evenstep.search.result import chosen
+from tests.search import plain
 
 torch.set_num_threads(1)
 
@@ -164,6 +167,123 @@ def test_the_base_of_a_plan_is_the_searched_network() -> None:
     assert planned.lr_scale == pytest.approx(1.0)
     expected = [math.sqrt(32 / 64), 1.0, math.sqrt(10 / 32) / 3, 1 / 3]
     assert [p.lr_scale for p in planned.parameters] == pytest.approx(expected)
+
+
+# What is trained, and where the search looks
+
+
+def half_cosine(step: int) -> float:
+    return 0.5 * (1 + math.cos(math.pi * step / 8))
+
+
+def squares(output: Tensor, target: Tensor) -> Tensor:
+    return (output - F.one_hot(target, 3)).square().mean()
+
+
+sgd, adam = torch.optim.SGD, torch.optim.Adam
+OPTIONS: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
+    "epochs": ({"epochs": 2}, sgd, {}),
+    "steps": ({"steps": 5, "epochs": 3}, sgd, {"steps": 5}),
+    "batch_size": ({"batch_size": 6}, sgd, {"batch_size": 6}),
+    "weight_decay": ({"weight_decay": 0.2}, partial(sgd, weight_decay=0.2), {}),
+    "momentum": ({"momentum": 0.7}, partial(sgd, momentum=0.7), {}),
+    "nesterov": ({"momentum": 0.7, "nesterov": True}, partial(sgd, momentum=0.7, nesterov=True), {}),
+    "optimizer": ({"optimizer": "adam"}, adam, {}),
+    "schedule": ({"schedule": half_cosine}, sgd, {"schedule": half_cosine}),
+    "loss": ({"loss": squares}, sgd, {"loss": squares}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_of_a_recipe_is_trained_by(name: str) -> None:
+    """Against a loop of torch's own; an option that is left on the way would train as if it were not given."""
+    options, optimizer, literal = OPTIONS[name]
+    pair = plain.images()
+    planned = plain.job_of(plain.mlp, pair, Recipe()).plan  # starts as torch draws it, at one rate
+    rates, defaults = [0.005, 0.02], {"batch_size": 12} | options
+    found = es.search_lr(plain.mlp, pair, plan=planned, grid=rates, seeds=2, on_failure="return", **defaults)
+    by_hand = {"batch_size": 12, "steps": 48 // defaults["batch_size"] * defaults.get("epochs", 1)} | literal
+    for rate, losses in zip(found.grid, found.losses, strict=True):
+        expected = [plain.trained(plain.mlp, pair, lr=rate, seed=s, optimizer=optimizer, **by_hand) for s in (0, 1)]
+        assert losses == pytest.approx([one.loss for one in expected], rel=1e-9)
+    usual = es.search_lr(plain.mlp, pair, plan=planned, grid=rates, seeds=2, on_failure="return", batch_size=12)
+    assert found.losses != usual.losses
+
+
+def test_without_a_plan_the_network_starts_by_the_named_initialisation() -> None:
+    graph = es.trace(small(), data()[0][:2])
+    options: dict[str, Any] = {"seeds": 1, "grid": [0.05], "on_failure": "return", "engine": Steady(workers=1)}
+    found = {init: es.search_lr(small, data(), init=init, **options) for init in ("conserve", "he")}
+    for init, search in found.items():
+        assert (
+            search.losses
+            == es.search_lr(small, data(), plan=es.plan(graph, init=init, base_graph=graph), **options).losses
+        )
+    assert found["he"].losses != found["conserve"].losses
+
+
+class Told:
+    """An engine whose losses are told, in units of the untrained network's, by the quarter octaves above rate 1."""
+
+    def __init__(self, loss: Callable[[int], float]) -> None:
+        self.loss = loss
+
+    def choose(self, job: Job, data: Data, trials: Sequence[Trial]) -> Batching:
+        return Batching("single", 1)
+
+    def run(
+        self, job: Job, data: Data, trials: Sequence[Trial], batching: Batching | None = None
+    ) -> Iterator[TrialResult]:
+        with torch.no_grad():
+            untrained = float(job.recipe.loss(job.start(0)(data[0]), data[1]))
+        for trial in trials:
+            yield TrialResult(trial, self.loss(round(4 * math.log2(trial.lr))) * untrained, ())
+
+    def close(self) -> None:
+        pass
+
+
+def positions(loss: Callable[[int], float]) -> tuple[int, list[int]]:
+    """Return the best position and all that were tried, in quarter octaves above rate 1."""
+    found = es.search_lr(small, data(), seeds=1, start=1.0, batch_size=512, engine=Told(loss))
+    best, *tried = (round(4 * math.log2(rate)) for rate in (found.best, *found.grid))
+    return best, tried
+
+
+def valley(position: int, bottom: int, depth: float) -> float:
+    return depth + 0.01 * abs(position - bottom)
+
+
+def test_the_first_rates_are_three_octaves_either_side_of_the_start() -> None:
+    best, tried = positions(lambda position: valley(position, 1, 0.3))
+    assert best == 1
+    assert [position for position in tried if position % 4 == 0] == list(range(-12, 13, 4))
+
+
+def test_losses_far_above_the_untrained_ones_are_no_minimum() -> None:
+    """Units that died at huge rates leave losses finite, here the lower the larger the rate: no way to go."""
+    best, tried = positions(lambda position: 3 - 0.001 * position if position > -20 else valley(position, -29, 0.5))
+    assert best == -29
+    assert tried[-1] == 12
+
+
+def test_below_rates_that_diverge_a_network_has_to_learn_something() -> None:
+    """Dead networks end just below where they began: not a tenth is learnt, and the search goes on to where it is."""
+
+    def loss(position: int) -> float:
+        if position > 4:
+            return math.inf
+        return 0.91 + 0.001 * abs(position) if position > -13 else valley(position, -17, 0.85)
+
+    best, tried = positions(loss)
+    assert best == -17
+    assert tried[0] == -20  # an octave beyond the first that learns, and no further
+
+
+def test_after_twelve_octaves_of_dead_networks_the_best_of_them_is_taken() -> None:
+    best, tried = positions(lambda position: math.inf if position > 4 else 0.95 + 0.001 * abs(position - 1))
+    assert best == 1
+    assert tried[0] == 4 - 12 * 4
 
 
 # Choosing from a finished grid

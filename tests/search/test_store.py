@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +75,49 @@ def test_searches_count_their_own_trials(tmp_path: Path) -> None:
     store.close()
 
 
+def test_the_first_batching_of_a_search_stays_its_own(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.db")
+    for config in ("a", "b"):
+        store.begin(config, {})
+        assert store.batching(config) is None
+    store.settle_batching("a", {"kind": "stacked", "chunk": 3, "seconds": 0.1})
+    store.settle_batching("a", {"kind": "single", "chunk": 1, "seconds": 0.2})
+    store.close()
+    again = Store(tmp_path / "s.db")
+    assert again.batching("a") == {"kind": "stacked", "chunk": 3, "seconds": 0.1}
+    assert again.batching("b") is None
+    assert again.batching("unknown") is None
+    again.close()
+
+
+def test_searches_come_in_the_order_they_began(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.db")
+    for config in ("b", "c", "a"):
+        store.begin(config, {})
+    store.begin("b", {})  # known: it keeps its place
+    found = store.searches()
+    assert [search["config"] for search in found] == ["b", "c", "a"]
+    assert [search["started"] for search in found] == sorted(search["started"] for search in found)
+    store.close()
+
+
+def test_files_of_schema_1_have_these_tables(tmp_path: Path) -> None:
+    """Other versions read them: a change of the tables needs another number, and a way for files of this one."""
+    path = tmp_path / "s.db"
+    filled(path)
+    base = sqlite3.connect(path)
+    assert base.execute("PRAGMA user_version").fetchone() == (1,)
+    columns = {
+        table: " ".join(f"{name} {kind}" for _, name, kind, *_ in base.execute(f"PRAGMA table_info({table})"))
+        for (table,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    }
+    base.close()
+    assert columns == {
+        "searches": "config TEXT description TEXT started REAL form TEXT",
+        "copies": "config TEXT lr REAL seed INTEGER loss REAL curve TEXT status TEXT seconds REAL provenance TEXT",
+    }
+
+
 # Company
 
 WRITER = """
@@ -118,6 +162,37 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     store = Store(path)
     assert [r.loss for r in store.rows("c")] == [float(seed) for seed in range(500)]
     store.close()
+
+
+@pytest.mark.parametrize("begin", ["BEGIN IMMEDIATE", "BEGIN"], ids=["writes", "reads"])
+def test_a_new_store_waits_for_another_that_is_at_the_file(tmp_path: Path, begin: str) -> None:
+    """The journal's mode cannot change meanwhile; while another writes, SQLite refuses at once instead of waiting."""
+    path = tmp_path / "s.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("CREATE TABLE other (value)")
+    other.execute(begin)
+    other.execute("SELECT * FROM other").fetchall()
+    failed: list[StoreError] = []
+
+    def open_store() -> None:
+        try:
+            Store(path).close()
+        except StoreError as error:
+            failed.append(error)
+
+    opener = threading.Thread(target=open_store)
+    opener.start()
+    opener.join(timeout=0.5)
+    assert not failed
+    assert opener.is_alive()
+    other.execute("COMMIT")
+    opener.join(timeout=30)
+    assert not opener.is_alive()
+    assert not failed
+    other.close()
+    again = sqlite3.connect(path)
+    assert again.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    again.close()
 
 
 # Refusals

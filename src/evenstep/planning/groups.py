@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from evenstep.planning.plan import ParameterPlan, Plan
 
 
-def param_groups(
-    model: Any, plan: Plan, *, lr: float | None = None, even_decay: bool = False, **options: Any
-) -> list[dict[str, Any]]:
+def param_groups(model: Any, plan: Plan, *, lr: float | None, even_decay: bool, **options: Any) -> list[dict[str, Any]]:
     """Return optimiser groups, one for each distinct learning rate, in the order of their first parameter.
 
     A group has `params`, a real `lr`, a `name` and whatever `options` were given (such as `weight_decay`). With
