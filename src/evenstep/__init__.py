@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         PlanError,
         PlanWarning,
         SearchError,
+        SearchWarning,
         StoreError,
         TraceError,
     )
@@ -32,7 +33,7 @@ __version__ = "0.1.0"
 # Public name -> module that holds it. Loaded on first use, so that the graph and the rules work without torch.
 _ERRORS = (
     *("EvenstepError", "DamageError", "GraphError", "InputError"),
-    *("PlanError", "PlanWarning", "SearchError", "StoreError", "TraceError"),
+    *("PlanError", "PlanWarning", "SearchError", "SearchWarning", "StoreError", "TraceError"),
 )
 _HOMES = {
     "evenstep.errors": _ERRORS,
@@ -59,6 +60,7 @@ __all__ = [
     "PlanError",
     "PlanWarning",
     "SearchError",
+    "SearchWarning",
     "StoreError",
     "TraceError",
     "__version__",

@@ -13,6 +13,8 @@ from torch.nn import functional
 import evenstep as es
 from evenstep.rules import Optimizer
 
+pytestmark = pytest.mark.filterwarnings("ignore::evenstep.PlanWarning")  # test_checked.py says which
+
 WIDTH = 64
 BASE = es.trace(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10)), torch.zeros(2, 32))
 
@@ -207,7 +209,7 @@ def test_a_readout_of_averages_goes_faster_the_less_of_them_varies(optimizer: Op
 
 
 @pytest.mark.parametrize(("optimizer", "power"), [("sgd", 0.5), ("momentum", 0.5), ("adam", 0.0)])
-@pytest.mark.parametrize("rows", [1, 1000, 100_000])
+@pytest.mark.parametrize("rows", [1, 2, 1000, 100_000])
 def test_a_table_of_words_goes_by_the_rows_that_share_its_uses(rows: int, optimizer: Optimizer, power: float) -> None:
     """By Zipf's law the r-th word is met 1/r as often; as many equally frequent ones would meet as seldom twice."""
     model = nn.Sequential(nn.Embedding(rows, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
@@ -217,4 +219,4 @@ def test_a_table_of_words_goes_by_the_rows_that_share_its_uses(rows: int, optimi
     planned = es.plan(model, torch.zeros(2, 5, dtype=torch.long), optimizer=optimizer, base_graph=own)
     # SGD: fan_in var(W) sqrt(out / in), of fan_in = in = the rows that share; Adam's step knows no gradient.
     assert planned["0.weight"].std == 1.0
-    assert planned["0.weight"].lr_scale == pytest.approx(4 * shared**power, rel=0.1)
+    assert planned["0.weight"].lr_scale == pytest.approx(4 * shared**power)

@@ -21,8 +21,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from evenstep.graph import Parameter
-from evenstep.graph.operators import Average, Gate, Recurrent
+from evenstep.graph.operators import Average, Gate, Offset, Recurrent, moments_of
 from evenstep.graph.roles import LayerPosition
 from evenstep.init import Conserve, Network
 from evenstep.rules.layers import geometric_mean
@@ -180,8 +182,8 @@ def _uses(network: Network, parameter: Parameter) -> Iterator[Use]:
 
 def _rows_met(parameter: Parameter, columns: int) -> float:
     """Return how many rows of a table share its uses, by Zipf's law: the r-th most frequent is met 1/r as often."""
-    rows = math.prod(parameter.shape) / columns
-    return 6.0 * (math.log(rows) / math.pi) ** 2 if rows > 1 else 1.0
+    often = 1.0 / np.arange(1, math.prod(parameter.shape) // columns + 1)
+    return float(often.sum() ** 2 / (often**2).sum())
 
 
 def _added_to(network: Network, parameter: Parameter, output: float) -> Iterator[float]:
@@ -201,6 +203,7 @@ def _added_to(network: Network, parameter: Parameter, output: float) -> Iterator
         elif edge.weight is not None:
             size = signal.weight_sizes[edge_index] * signal.reads[edge_index]
         else:
-            size = edge.moments(signal.vertices[edge.source].moments).second_moment
+            others = [operator for operator in edge.operators if not isinstance(operator, Offset)]
+            size = moments_of(others, signal.vertices[edge.source].moments).second_moment
         if size > 0:
             yield size

@@ -18,8 +18,7 @@ from torch.nn import functional
 from evenstep.errors import InputError, SearchError, SearchWarning
 from evenstep.graph import Graph
 from evenstep.module import plan as plan_module
-from evenstep.module import trace
-from evenstep.planning import Plan
+from evenstep.planning import Plan, plan_graph
 from evenstep.rules import Optimizer
 from evenstep.search.engines import Engine, LocalEngine
 from evenstep.search.engines.batching import Batching
@@ -113,8 +112,8 @@ def search_lr(
         schedule=schedule,
         loss=loss,
     )
-    graph = _graph(make_model, tensors) if plan is None else plan.graph
-    planned = plan or plan_module(graph, init=init, optimizer=optimizer, base_graph=graph)
+    planned = plan or _planned_as_base(make_model, tensors, init, optimizer)
+    graph = planned.graph
     job = Job.of(make_model, planned, recipe, range(seeds))
     untrained = _try_out(job, tensors)
     opened = _engine(engine) if isinstance(engine, str) else None
@@ -276,10 +275,12 @@ def _means(known: dict[int, tuple[float, ...]], limit: float) -> dict[int, float
     return {position: mean if mean <= limit else math.inf for position, mean in means.items()}
 
 
-def _graph(make_model: Callable[[], nn.Module], data: Data) -> Graph:
+def _planned_as_base(make_model: Callable[[], nn.Module], data: Data, init: str, optimizer: Optimizer) -> Plan:
+    """Return the plan of a network that is its own base, its signals as they were measured."""
     model = made(make_model, 0)
     _require_trainable(model)  # before the trace, which has no graph for a network without weights
-    return trace(model, data[0][: min(2, len(data[0]))])
+    graph = plan_module(model, data[0][: min(2, len(data[0]))], init=init, optimizer=optimizer).graph
+    return plan_graph(graph, init=init, optimizer=optimizer, base_graph=graph)
 
 
 def _require_trainable(model: nn.Module) -> None:
