@@ -47,7 +47,7 @@ def plain_training(steps: int, batch: int | None = None) -> tuple[nn.Module, lis
     networks = sys.modules["networks"]
     inputs, targets = networks.data()
     model = networks.Residual()
-    plan = es.plan(model, inputs[:2], base=0.2)
+    plan = es.plan(model, inputs[:2], base=0.2, optimizer="sgd")
     es.initialize_(model, plan, generator=torch.Generator().manual_seed(0))
     optimizer = torch.optim.SGD(plan.param_groups(model), momentum=0.9)
     losses = []

@@ -321,7 +321,7 @@ def test_inputs_and_module_swapped(act: Any) -> None:
 
 def test_plan_and_module_swapped() -> None:
     model = nn.Linear(4, 4)
-    plan: Any = es.plan(model, X, base=0.1)
+    plan: Any = es.plan(model, X, base=0.1, optimizer="sgd")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     calls: list[Any] = [es.initialize_, partial(es.check_groups, optimizer=optimizer)]
     for act in calls:

@@ -60,7 +60,7 @@ def chain(names: list[str], *, skip: bool = False) -> Plan:
         )
     ]
     graph = Graph.build(vertices, edges, inputs=["input"], outputs=[names[-1]], parameters=parameters)
-    return plan_graph(graph, base=0.1)
+    return plan_graph(graph, base=0.1, optimizer="sgd")
 
 
 def deep(blocks: int = 40) -> Plan:
@@ -230,8 +230,8 @@ def boxes(drawing: Drawing) -> list[Drawing]:
         deep(),
         chain([f"{kind}.{i}" for i in range(50) for kind in ("convs", "norms")]),  # modules that take turns
         chain([f"layers.{i}" for i in range(300)]),
-        plan_graph(dag_mlp_graph(dense_code(14)), base=0.1),
-        plan_graph(dag_mlp_graph(chain_code(100)), base=0.1),
+        plan_graph(dag_mlp_graph(dense_code(14)), base=0.1, optimizer="sgd"),
+        plan_graph(dag_mlp_graph(chain_code(100)), base=0.1, optimizer="sgd"),
     ],
     ids=["blocks", "turns", "flat", "dense", "chain"],
 )

@@ -46,7 +46,7 @@ def network(width: int = 8) -> nn.Module:
 @cache
 def a_check(*, lr: float = 0.1, named: bool = False, steps: int = 3) -> Check:
     def made(width: int) -> tuple[Callable[[], nn.Module], es.Plan]:
-        return lambda: network(width), es.plan(network(width), data()[0][:2], base=lr)
+        return lambda: network(width), es.plan(network(width), data()[0][:2], base=lr, optimizer="sgd")
 
     networks = {(f"width {width}" if named else width): made(width) for width in (8, 16)}
     return check(networks, data(), seeds=2, batch_size=16, steps=steps)

@@ -25,7 +25,7 @@ def check_groups(model: nn.Module, plan: Plan, optimizer: Optimizer) -> float:
 
     >>> import torch, evenstep as es
     >>> net = nn.Linear(8, 2)
-    >>> planned = es.plan(net, torch.zeros(1, 8), base=0.1)
+    >>> planned = es.plan(net, torch.zeros(1, 8), base=0.1, optimizer="sgd")
     >>> check_groups(net, planned, torch.optim.SGD(planned.param_groups(net)))
     0.1
     """

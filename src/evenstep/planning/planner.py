@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from numbers import Real
 from typing import Protocol
 
+from evenstep.arguments import require_choice, require_number, shown
 from evenstep.errors import InputError
 from evenstep.graph import Graph, Parameter, dag_cnn_graph, dag_mlp_graph
 from evenstep.graph.expression_names import is_plain
@@ -49,11 +50,12 @@ def plan_graph(
 
     `base` is a search (its `estimate` counts, else its `best`), or the learning rate found on `base_graph` (left out:
     the one-hidden-layer chain of the same kind, of `BASE_WIDTH` units and kernel 3), or left out for a plan that holds
-    factors only. `optimizer`, left out, is the one the base was searched for, or `sgd`.
+    factors only. `optimizer`, left out, is the one the base was searched for; with a bare learning rate it has to be
+    said, and factors alone are for `sgd`.
     """
     chosen, start = _chosen(rule), initialisation(init)
-    if optimizer is not None and optimizer not in OPTIMIZERS:
-        raise InputError(f"optimizer is '{optimizer}'; choose one of {', '.join(OPTIMIZERS)}")
+    if optimizer is not None:
+        require_choice("optimizer", optimizer, OPTIMIZERS)
     _require_graph("graph", graph)
     rate, base_graph = _base(base, base_graph)
     if base_graph is not None:
@@ -214,7 +216,14 @@ def _optimizer(base: BaseSearch | float | None, asked: Optimizer | None) -> Opti
             f"the base was searched for optimizer '{searched}', and the plan is for '{asked}', whose rates are of "
             f"another size; search the base with optimizer='{asked}'"
         )
-    return asked or searched or "sgd"
+    kind = asked or searched
+    if kind is None and base is not None:
+        rate = f"the learning rate {float(base):g} alone" if isinstance(base, Real) else "a search that names none"
+        raise InputError(
+            f"the base is {rate}, and optimizer is not given; a rate is right for one optimizer only: say which, "
+            "'sgd', 'momentum' or 'adam'"
+        )
+    return kind or "sgd"
 
 
 def _require_graph(name: str, graph: object) -> None:
@@ -243,12 +252,9 @@ def _base(base: BaseSearch | float | None, base_graph: Graph | None) -> tuple[fl
     if base is None:
         return None, base_graph
     if isinstance(base, Real) and not isinstance(base, bool):  # numpy's numbers too
-        rate = float(base)
-    elif hasattr(base, "best") and hasattr(base, "graph"):
+        return require_number("the base learning rate", base, above=0), base_graph
+    if hasattr(base, "best") and hasattr(base, "graph"):
         # The steady minimum transfers better than the largest rate that is as good, where the search knows both.
         rate, base_graph = getattr(base, "estimate", None) or base.best, base_graph or base.graph
-    else:
-        raise InputError(f"base is {base!r}; give a search's result, a learning rate, or nothing")
-    if not math.isfinite(rate) or rate <= 0:
-        raise InputError(f"the base learning rate is {rate!r}; give a finite number above 0")
-    return rate, base_graph
+        return require_number("the base learning rate", rate, above=0), base_graph
+    raise InputError(f"base is {shown(base)}; give a search's result, a learning rate, or nothing")
