@@ -1,6 +1,7 @@
 """Check who imports whom, with no exception.
 
-`errors <- arguments <- graph <- signal <- init <- rules <- planning <- module <- search, spaces, data <- study <- report <- cli`.
+`errors <- arguments <- graph <- signal <- init <- rules <- planning <- module <- search, spaces, data <- study
+<- report <- cli`.
 """
 
 import ast

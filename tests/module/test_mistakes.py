@@ -119,22 +119,56 @@ def test_an_optimizer_built_without_the_plan_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("planned", "kind", "remedy"),
-    [("sgd", AdamW, "optimizer='adam'"), ("adam", SGD, "optimizer='sgd' or 'momentum'")],
+    ("planned", "kind", "options", "words", "right"),
+    [
+        ("sgd", AdamW, {}, "AdamW", "adam"),
+        ("momentum", AdamW, {}, "AdamW", "adam"),
+        ("adam", SGD, {}, "SGD without momentum", "sgd"),
+        ("adam", SGD, {"momentum": 0.9}, "SGD with momentum 0.9", "momentum"),
+        ("momentum", SGD, {}, "SGD without momentum", "sgd"),
+        ("sgd", SGD, {"momentum": 0.9, "nesterov": True}, "SGD with momentum 0.9", "momentum"),
+    ],
 )
-def test_an_optimizer_of_another_kind_is_found(planned: Any, kind: Any, remedy: str) -> None:
+def test_an_optimizer_of_another_kind_is_found(planned: Any, kind: Any, options: Any, words: str, right: Any) -> None:
     model = net()
     plan = es.plan(model, X, base=0.1, optimizer=planned)
-    message = message_of(es.PlanError, lambda: es.check_groups(model, plan, kind(plan.param_groups(model))))
-    for part in (f"the optimizer is {kind.__name__}, and the plan is for '{planned}'", remedy):
+    message = message_of(es.PlanError, lambda: es.check_groups(model, plan, kind(plan.param_groups(model), **options)))
+    for part in (f"the optimizer is {words}, and the plan is for '{planned}'", f"optimizer='{right}'"):
         assert part in message
+    plan = es.plan(model, X, base=0.1, optimizer=right)
+    assert es.check_groups(model, plan, kind(plan.param_groups(model), **options)) == pytest.approx(0.1)
+
+
+def test_an_optimizer_that_torch_does_not_have_passes_and_what_is_none_does_not() -> None:
+    class Own(Optimizer):
+        def __init__(self, groups: Any) -> None:
+            super().__init__(groups, {})
+
+    model = net()
+    plan = es.plan(model, X, base=0.1, optimizer="adam")
+    assert es.check_groups(model, plan, Own(plan.param_groups(model))) == pytest.approx(0.1)
+    nothing: Any
+    for nothing in (None, "adam", plan.param_groups(model)):
+        message = message_of(es.InputError, lambda given=nothing: es.check_groups(model, plan, given))  # type: ignore[misc]
+        assert "give a torch optimizer" in message
+        assert "\n" not in message
+
+
+def test_a_scheduler_that_adds_momentum_to_plain_sgd_is_found() -> None:
+    model = net()
+    plan = es.plan(model, X, base=0.1, optimizer="sgd")
+    optimizer = SGD(plan.param_groups(model))
+    OneCycleLR(optimizer, max_lr=[g["lr"] for g in optimizer.param_groups], total_steps=11)  # cycles momentum, too
+    message = message_of(es.PlanError, lambda: es.check_groups(model, plan, optimizer))
+    assert "SGD with momentum 0.95, and the plan is for 'sgd'" in message
 
 
 def test_a_plan_is_for_the_optimizer_its_base_was_searched_for() -> None:
     def make() -> nn.Module:
         return nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
 
-    found = es.search_lr(make, (X, Y), optimizer="momentum", grid=[0.01, 0.1, 1.0], seeds=1, on_failure="return")
+    x = torch.randn(256, 12, generator=torch.Generator().manual_seed(1))
+    found = es.search_lr(make, (x, (x[:, 0] > 0).long()), optimizer="momentum", grid=[0.01, 0.3, 100.0], seeds=1)
     assert found.optimizer == "momentum"
     assert es.plan(net(), X, base=found).optimizer == "momentum"
     assert es.plan(net(), X, base=found.best, optimizer="momentum").optimizer == "momentum"
@@ -185,8 +219,8 @@ def test_initializing_after_the_optimizer_was_built_changes_nothing() -> None:
 )
 def test_schedulers_keep_the_ratios(make: Callable[[Optimizer], LRScheduler]) -> None:
     model = net()
-    plan = es.plan(model, X, base=0.1, optimizer="sgd")
-    optimizer = SGD(plan.param_groups(model))
+    plan = es.plan(model, X, base=0.1, optimizer="momentum")
+    optimizer = SGD(plan.param_groups(model), momentum=0.9)
     shares = [group["lr"] / 0.1 for group in optimizer.param_groups]
     assert len(set(shares)) > 1
     bases = set()
@@ -207,8 +241,8 @@ def test_schedulers_keep_the_ratios(make: Callable[[Optimizer], LRScheduler]) ->
 )
 def test_schedulers_that_flatten_groups_are_found(make: Callable[[Optimizer], LRScheduler]) -> None:
     model = net()
-    plan = es.plan(model, X, base=0.1, optimizer="sgd")
-    optimizer = SGD(plan.param_groups(model))
+    plan = es.plan(model, X, base=0.1, optimizer="momentum")
+    optimizer = SGD(plan.param_groups(model), momentum=0.9)
     list(steps(optimizer, make(optimizer), 9))
     message = message_of(es.PlanError, lambda: es.check_groups(model, plan, optimizer))
     for part in ("groups are not the plan's", "max_lr=[", "eta_min"):

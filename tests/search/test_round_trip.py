@@ -159,7 +159,10 @@ SEARCH_DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
     "interval of three": ({"interval": [0.1, 0.2, 0.3]}, "interval is [0.1, 0.2, 0.3], not two"),
     "interval without an end": ({"interval": [0.1, None]}, "interval is None, not a number"),
     "estimate is negative": ({"estimate": -1}, "estimate is -1, not a finite number above 0"),
-    "unknown status": ({"status": "fine"}, "status is 'fine', not one of ok, best_at_edge, all_diverged"),
+    "unknown status": (
+        {"status": "fine"},
+        "status is 'fine', not one of ok, best_at_edge, learnt_nothing, all_diverged",
+    ),
     "status is a list": ({"status": ["ok"]}, "status is ['ok'], not one of"),
     "unknown optimizer": ({"optimizer": "lion"}, "optimizer is 'lion', not one of sgd, momentum, adam"),
     "optimizer is a list": ({"optimizer": ["sgd"]}, "optimizer is ['sgd'], not one of"),

@@ -24,6 +24,12 @@ from evenstep.rules import OPTIMIZERS, RULES, Factor, Optimizer, RateFactors, Ru
 # Widths of the one-hidden-layer chain that stands for a bare number: those our measurements were made at.
 BASE_WIDTH = {"mlp": 256, "cnn": 64}
 
+_NO_ANSWER = {
+    "best_at_edge": "widen its grid, or train longer",
+    "learnt_nothing": "train longer, check the targets and the loss, or try other rates",
+    "all_diverged": "search lower rates, or check the data's scale and the loss",
+}
+
 
 class BaseSearch(Protocol):
     """What a plan needs of a search: the rate it found and the graph of the network it searched."""
@@ -60,6 +66,7 @@ def plan_graph(
     rate, base_graph = _base(base, base_graph)
     if base_graph is not None:
         _require_graph("base_graph", base_graph)
+    _require_answer(base)
     _require_like(base, chosen)
     _require_trainable(graph)
     kind = _optimizer(base, optimizer)
@@ -206,6 +213,17 @@ def _require_like(base: BaseSearch | float | None, rule: Rule) -> None:
         f"the base was searched with {ways[searched.layerwise]}, and rule '{rule.name}' plans {ways[rule.layerwise]}; "
         f"search the base with plan=evenstep.plan(make_model(), example_inputs, rule='{rule.name}')"
     )
+
+
+def _require_answer(base: BaseSearch | float | None) -> None:
+    """Refuse a search without an answer: its best rate is a guess, however it looks."""
+    status = getattr(base, "status", "ok")
+    if status != "ok":
+        remedy = _NO_ANSWER.get(status, "search it again")
+        raise InputError(
+            f"the base's search has the status '{status}', and no rate to go on from: {remedy}; to take a rate all the "
+            "same give base=search.best, base_graph=search.graph and the optimizer"
+        )
 
 
 def _optimizer(base: BaseSearch | float | None, asked: Optimizer | None) -> Optimizer:

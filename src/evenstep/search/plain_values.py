@@ -43,6 +43,14 @@ def number(name: str, value: object) -> float:
     return float(value)
 
 
+def finite(name: str, value: object) -> float:
+    """Return a finite number."""
+    result = number(name, value)
+    if not math.isfinite(result):
+        raise ValueError(f"{name} is {shortened(value)}, not a finite number")
+    return result
+
+
 def positive(name: str, value: object) -> float:
     """Return a finite number above 0."""
     result = number(name, value)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-import torch
 from torch import nn
 from torch.nn import functional
 
-from evenstep.errors import InputError, SearchError
+from evenstep.arguments import require_choice, require_function, require_number, require_whole, shown
+from evenstep.errors import EvenstepError, InputError, SearchError
 from evenstep.graph import Graph
 from evenstep.module import plan as plan_module
 from evenstep.module import trace
 from evenstep.planning import Plan
-from evenstep.rules import Optimizer
+from evenstep.rules import OPTIMIZERS, Optimizer
 from evenstep.search.engines import Engine, LocalEngine
 from evenstep.search.engines.batching import Batching
 from evenstep.search.grid import OCTAVE, rate_at, wanted
@@ -29,6 +29,7 @@ from evenstep.search.replicas import TrialResult
 from evenstep.search.result import LRSearch, chosen, of_positions
 from evenstep.search.store import Store, StoreRow
 from evenstep.search.tensors import as_tensors
+from evenstep.search.trying import Untrained, require_same_network, require_trainable, try_out, unfit
 
 OCTAVES = 3  # first tried either side of the start
 LEARNT = 0.1  # the part of the untrained loss that is gone where a network has learnt something
@@ -51,7 +52,7 @@ def search_lr(
     data: Any,
     *,
     plan: Plan | None = None,
-    optimizer: Optimizer = "sgd",
+    optimizer: Optimizer | None = None,
     init: str = "conserve",
     epochs: int = 1,
     steps: int | None = None,
@@ -78,20 +79,24 @@ def search_lr(
     parameters' rates; without one it is initialised by `init` and trained at rates that differ by layer width alone, as
     the plans that take the result as their base go on from. With a `store`, finished trials are written to it as soon
     as they are known, and a search of the same configuration goes on where it stopped (`resume` insists that there is
-    one). Where all trials diverge or the best rate stays at the edge the search raises, or with `on_failure='return'`
-    says so in its `status`.
+    one). `optimizer`, left out, is the plan's, or `sgd`; `momentum` is SGD with Nesterov's momentum of 0.9, unless
+    `momentum` and `nesterov` say otherwise. Where all trials diverge, nothing is learnt or the best rate stays at the
+    edge the search raises, or with `on_failure='return'` says so in its `status`.
     """
-    if on_failure not in ("raise", "return"):
-        raise InputError(f"on_failure is '{on_failure}'; choose 'raise' or 'return'")
+    require_choice("on_failure", on_failure, ("raise", "return"))
     if isinstance(make_model, nn.Module) or not callable(make_model):
         raise InputError(
             f"make_model is a {type(make_model).__name__}; give a function that returns a new module at each call: "
             "every learning rate and seed trains one of its own"
         )
-    if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
-        raise InputError(f"seeds is {seeds!r}; give a whole number from 1 up")
-    _check_rates("start", [start])
-    _check_rates("grid", [] if grid is None else grid, empty=grid is None)
+    require_whole("seeds", seeds)
+    require_number("start", start, above=0)
+    rates = None if grid is None else _rates(grid)
+    if progress is not None:
+        require_function("progress", progress, what="a function that takes a SearchProgress")
+    if store is not None and not isinstance(store, str | Path):
+        raise InputError(f"store is {shown(store)}; give the path of a file")
+    optimizer = _optimizer(plan, optimizer)
     tensors = as_tensors(data)
     recipe = Recipe(
         optimizer=optimizer,
@@ -107,12 +112,16 @@ def search_lr(
     graph = _graph(make_model, tensors) if plan is None else plan.graph
     planned = plan or plan_module(graph, init=init, optimizer=optimizer, base_graph=graph)
     job = Job.of(make_model, planned, recipe, range(seeds))
-    untrained = _try_out(job, tensors)
+    require_same_network(job.template, graph)
+    untrained = try_out(job, tensors, seeds)
     opened = _engine(engine) if isinstance(engine, str) else None
     session = None
     try:
         session = _Session(job, tensors, seeds, opened or _given(engine), store, progress, resume=resume)
-        result = session.over_grid(grid, graph) if grid is not None else session.coarse_to_fine(start, graph, untrained)
+        if rates is not None:
+            result = session.over_grid(rates, graph, untrained)
+        else:
+            result = session.coarse_to_fine(start, graph, untrained)
     finally:
         if session:
             session.close()
@@ -157,12 +166,11 @@ class _Session:
         if self.store:
             self.store.close()
 
-    def over_grid(self, grid: Sequence[float], graph: Graph) -> LRSearch:
+    def over_grid(self, rates: tuple[float, ...], graph: Graph, untrained: Untrained) -> LRSearch:
         """Train a grid as given."""
-        rates = tuple(sorted(set(map(float, grid))))
-        return chosen(rates, tuple(self.losses(list(rates))), graph)
+        return chosen(rates, tuple(self.losses(list(rates))), graph, untrained.seeds)
 
-    def coarse_to_fine(self, start: float, graph: Graph, untrained: float) -> LRSearch:
+    def coarse_to_fine(self, start: float, graph: Graph, untrained: Untrained) -> LRSearch:
         """Train what the strategy wants, until it wants no more.
 
         Losses far above the untrained network's are no minimum, whatever is beside them: units that died at a huge
@@ -170,10 +178,10 @@ class _Session:
         """
         known: dict[int, tuple[float, ...]] = {}
         low, high = -OCTAVES * OCTAVE, OCTAVES * OCTAVE
-        while positions := wanted(_minima(known, untrained), low=low, high=high):
+        while positions := wanted(_minima(known, untrained.first), low=low, high=high):
             losses = self.losses([rate_at(start, position) for position in positions])
             known |= dict(zip(positions, losses, strict=True))
-        return of_positions(known, start, graph)
+        return of_positions(known, start, graph, untrained.seeds)
 
     def losses(self, rates: list[float]) -> list[tuple[float, ...]]:
         """Return the seeds' losses at every rate, training the trials that are not known yet."""
@@ -182,9 +190,18 @@ class _Session:
         self.needed = len(self.known) + len(missing)
         if missing:
             before = time.perf_counter()
-            for result in self.engine.run(self.job, self.data, missing, self._settled_batching(missing)):
+            for result in self._trained(missing):
                 self._note(result, time.perf_counter() - before)
         return [tuple(self.known[Trial(rate, seed)] for seed in range(self.seeds)) for rate in rates]
+
+    def _trained(self, trials: list[Trial]) -> Iterator[TrialResult]:
+        """Train trials; what the user's own model, loss or schedule raises in a later batch is one line, too."""
+        try:
+            yield from self.engine.run(self.job, self.data, trials, self._settled_batching(trials))
+        except (EvenstepError, MemoryError, GeneratorExit):
+            raise
+        except Exception as error:
+            raise unfit(self.job, self.data, error) from error
 
     def _settled_batching(self, trials: list[Trial]) -> Batching:
         """Return the batching of this search: as it began, if the store knows, so that resumed rows are the same."""
@@ -239,13 +256,8 @@ def _means(known: dict[int, tuple[float, ...]], limit: float) -> dict[int, float
 
 def _graph(make_model: Callable[[], nn.Module], data: Data) -> Graph:
     model = made(make_model, 0)
-    _require_trainable(model)  # before the trace, which has no graph for a network without weights
+    require_trainable(model)  # before the trace, which has no graph for a network without weights
     return trace(model, data[0][: min(2, len(data[0]))])
-
-
-def _require_trainable(model: nn.Module) -> None:
-    if not any(p.requires_grad for p in model.parameters()):
-        raise InputError(f"{type(model).__name__} has no trainable parameters; there is nothing to train")
 
 
 def _given(engine: Engine | str) -> Engine:
@@ -264,32 +276,26 @@ def _engine(engine: str) -> Engine:
     raise InputError(f"engine is '{engine}'; choose 'local' or 'ray', or give an engine of your own")
 
 
-def _check_rates(name: str, rates: Sequence[float], *, empty: bool = False) -> None:
-    if not len(rates) and not empty:
-        raise InputError(f"the {name} is empty; give at least one learning rate")
-    for rate in rates:
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not math.isfinite(rate) or rate <= 0:
-            raise InputError(f"{name} holds the learning rate {rate!r}; give finite numbers above 0")
+def _rates(grid: object) -> tuple[float, ...]:
+    """Return the learning rates of a grid, ascending and each once."""
+    if isinstance(grid, str) or not isinstance(grid, Iterable):
+        raise InputError(f"the grid is {shown(grid)}; give a list of learning rates, or leave it out")
+    rates = tuple(sorted({require_number("the grid holds a rate that", rate, above=0) for rate in grid}))
+    if not rates:
+        raise InputError("the grid is empty; give at least one learning rate")
+    return rates
 
 
-def _try_out(job: Job, data: Data) -> float:
-    """Return the untrained network's loss on a batch, infinite where it is not finite.
-
-    One forward before many: a model, loss and data that do not fit are reported once and clearly.
-    """
-    _require_trainable(job.template)
-    model = job.start(0).to(data[0].device).train()  # the data may be on a GPU already
-    size = min(job.recipe.batch_size, len(data[0]))
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            value = job.recipe.loss(model(data[0][:size]), data[1][:size])
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+def _optimizer(plan: Plan | None, asked: Optimizer | None) -> Optimizer:
+    """Return the optimiser to train with: the one asked for, which has to be the plan's where there is one."""
+    if plan is not None and not isinstance(plan, Plan):
+        raise InputError(f"plan is {shown(plan)}; give what evenstep.plan(make_model(), example_inputs) returns")
+    if asked is not None:
+        require_choice("optimizer", asked, OPTIMIZERS)
+    planned = None if plan is None else cast(Optimizer, plan.optimizer)
+    if asked and planned and asked != planned:
         raise InputError(
-            f"{type(model).__name__} and the loss do not fit the data (inputs {tuple(data[0].shape)}, targets "
-            f"{tuple(data[1].shape)} {data[1].dtype}): {reason}"
-        ) from error
-    if not isinstance(value, torch.Tensor) or value.dim() != 0:
-        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-        raise InputError(f"the loss returned {shape} for a batch; return one number, such as its mean")
-    return float(value) if math.isfinite(value) else math.inf
+            f"the plan is for optimizer '{planned}', and optimizer is '{asked}', whose rates are of another size; plan "
+            f"with optimizer='{asked}', or leave optimizer out"
+        )
+    return asked or planned or "sgd"
