@@ -18,7 +18,15 @@ def reading(name: str, *, remedy: str) -> Iterator[None]:
         yield
     except DamageError as error:
         raise DamageError(name, error.cause, remedy) from None
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, EvenstepError) as error:
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+        EvenstepError,
+    ) as error:
         raise DamageError(name, f"{type(error).__name__}: {error}", remedy) from None
 
 

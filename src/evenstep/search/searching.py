@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from torch import nn
 from torch.nn import functional
@@ -19,8 +19,9 @@ from evenstep.module import plan as plan_module
 from evenstep.module import trace
 from evenstep.planning import Plan
 from evenstep.rules import OPTIMIZERS, Optimizer
+from evenstep.search import plain_values
 from evenstep.search.engines import Engine, LocalEngine
-from evenstep.search.engines.batching import Batching
+from evenstep.search.engines.batching import Batching, BatchingKind
 from evenstep.search.grid import OCTAVE, rate_at, wanted
 from evenstep.search.job import Data, Job, Trial, made
 from evenstep.search.provenance import provenance
@@ -28,6 +29,7 @@ from evenstep.search.recipe import Loss, Recipe, Schedule, constant_schedule
 from evenstep.search.replicas import TrialResult
 from evenstep.search.result import LRSearch, chosen, of_positions
 from evenstep.search.store import Store, StoreRow
+from evenstep.search.store_rows import damage_named
 from evenstep.search.tensors import as_tensors
 from evenstep.search.trying import Untrained, require_same_network, require_trainable, try_out, unfit
 
@@ -122,6 +124,8 @@ def search_lr(
             result = session.over_grid(rates, graph, untrained)
         else:
             result = session.coarse_to_fine(start, graph, untrained)
+        if session.store:
+            session.store.require_present()
     finally:
         if session:
             session.close()
@@ -149,16 +153,12 @@ class _Session:
         self.known: dict[Trial, float] = {}
         self.needed = 0
         self.batching: Batching | None = None
+        self.config = "" if store is None else job.config(data)
+        if store is not None and resume:
+            _require_known(Path(store), self.config)
         self.store = Store(Path(store)) if store is not None else None
-        self.config = ""
         self.provenance = provenance()
         if self.store:
-            self.config = job.config(data)
-            if resume and self.config not in {search["config"] for search in self.store.searches()}:
-                raise SearchError(
-                    f"the store '{store}' knows no search of this configuration ({self.config[:12]}); start it without "
-                    "resume, or give the store, model, data and options it was started with"
-                )
             self.store.begin(self.config, job.description(data))
             self.known = {Trial(row.lr, row.seed): row.loss for row in self.store.rows(self.config)}
 
@@ -206,13 +206,23 @@ class _Session:
     def _settled_batching(self, trials: list[Trial]) -> Batching:
         """Return the batching of this search: as it began, if the store knows, so that resumed rows are the same."""
         if self.batching is None:
-            stored = self.store.batching(self.config) if self.store else None
-            chosen_now = Batching(**stored) if stored else self.engine.choose(self.job, self.data, trials)
+            chosen_now = self._stored_batching() or self.engine.choose(self.job, self.data, trials)
             if self.store:
                 self.store.settle_batching(self.config, asdict(chosen_now))
-                chosen_now = Batching(**(self.store.batching(self.config) or asdict(chosen_now)))
+                chosen_now = self._stored_batching() or chosen_now
             self.batching = chosen_now
         return self.batching
+
+    def _stored_batching(self) -> Batching | None:
+        """Return the batching that the store knows, if any."""
+        stored = self.store.batching(self.config) if self.store else None
+        if not self.store or stored is None:
+            return None
+        with damage_named(self.store.path, f"the form of search {self.config[:12]}"):
+            plain_values.one_of("kind", stored.get("kind"), get_args(BatchingKind))
+            plain_values.count("chunk", stored.get("chunk"))
+            plain_values.number("seconds", stored.get("seconds", 0.0))
+            return Batching(**stored)
 
     def _note(self, result: TrialResult, seconds: float) -> None:
         if self.store:
@@ -233,6 +243,20 @@ class _Session:
             best = lowest.lr if math.isfinite(value) else None
             diverged = sum(not math.isfinite(loss) for loss in self.known.values())
             self.progress(SearchProgress(len(self.known), self.needed, best, value, diverged))
+
+
+def _require_known(path: Path, config: str) -> None:
+    """Refuse a store that has no search of this configuration, without making or changing a file."""
+    known = set()
+    if path.exists():
+        store = Store(path, read_only=True)
+        known = {search["config"] for search in store.searches()}
+        store.close()
+    if config not in known:
+        raise SearchError(
+            f"the store '{path}' knows no search of this configuration ({config[:12]}); start it without resume, or "
+            "give the store, model, data and options it was started with"
+        )
 
 
 def _minima(known: dict[int, tuple[float, ...]], untrained: float) -> dict[int, float]:
