@@ -184,6 +184,9 @@ def branching():
 def raising():
     raise ValueError("no model\\ntoday")
 
+def leaving():
+    raise SystemExit(0)
+
 def single():
     return nn.Linear(2, 2)
 
@@ -199,6 +202,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "mine.py").write_text(SCRIPT)
     (tmp_path / "neighbour.py").write_text("WIDTH = 16\n")
     (tmp_path / "broken.py").write_text("def make(:\n")
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit('not today')\n")
     (tmp_path / "needs.py").write_text("import a_module_that_is_not_there\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "neighbour", raising=False)
@@ -297,6 +301,8 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no model": (("mine.py:number",), ("int", "torch.nn.Module")),
     "branching": (("mine.py:branching",), ("Branching", f"mine.py:{line_of('x.sum()')}", "depends on the data")),
     "raising": (("mine.py:raising",), ("ValueError", f"mine.py:{line_of('raise ')}", "no model today")),
+    "leaving": (("mine.py:leaving",), ("raised SystemExit", f"mine.py:{line_of('raise SystemExit')}")),
+    "leaving at once": (("leaves.py:make",), ("raised SystemExit", "leaves.py:2", "not today")),
     "syntax": (("broken.py:make",), ("SyntaxError", "broken.py:1")),
     "import": (("needs.py:make",), ("a_module_that_is_not_there", "needs.py:1")),
 }

@@ -332,6 +332,15 @@ def test_plan_and_module_swapped() -> None:
         assert "the plan is float; give what evenstep.plan" in message_of(es.InputError, partial(act, model, 0.1))
 
 
+@pytest.mark.parametrize("generator", ["x", 0, torch.Generator])
+def test_a_generator_that_is_none_is_named(generator: Any) -> None:
+    model = nn.Linear(4, 4)
+    before = model.weight.detach().clone()
+    message = message_of(es.InputError, lambda: es.initialize_(model, es.plan(model, X), generator=generator))
+    assert "give a torch.Generator, or leave it out" in message
+    assert torch.equal(model.weight, before)
+
+
 def test_a_module_with_nothing_to_train() -> None:
     assert "the network has no parameters" in message_of(es.InputError, lambda: es.plan(nn.ReLU(), X))
     frozen = nn.Linear(4, 4).requires_grad_(False)

@@ -509,3 +509,11 @@ def test_what_cannot_be_reported_on_is_said(subject: Any, tmp_path: Path) -> Non
 )
 def test_colours_of_factors(factor: float | None, expected: str) -> None:
     assert ColourScale.over([0.5, 8.0], middle=1.0).colour(factor) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "words"), [(5, "path is 5"), (None, "path is None"), ("a\0b", "path is .*; give where to write")]
+)
+def test_a_place_that_is_none_is_refused(path: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        evenstep.write_report(chain(["a", "b"]), path)

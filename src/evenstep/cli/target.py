@@ -37,7 +37,7 @@ def load_function(target: str, *, returns: str) -> Callable[..., Any]:
     def called(*arguments: Any, **named: Any) -> Any:
         try:
             return make(*arguments, **named)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # sys.exit() would end us with the target's own exit code
             raise _failed(target, error, (*arguments, *named.values())) from error
 
     # No more than the signature: a class has much that a function should not.
@@ -73,7 +73,7 @@ def _load(place: str, target: str) -> ModuleType:
         sys.path.insert(0, str(path.resolve().parent))  # a script finds its neighbours, as under `python file.py`
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _failed(target, error) from error
         return module
     sys.path.insert(0, str(Path.cwd()))
@@ -81,11 +81,11 @@ def _load(place: str, target: str) -> ModuleType:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
         raise InputError(f"cannot import '{place}' (from target '{target}'): {error}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(target, error) from error
 
 
-def _failed(target: str, error: Exception, arguments: Sequence[Any] = ()) -> InputError:
+def _failed(target: str, error: BaseException, arguments: Sequence[Any] = ()) -> InputError:
     """Say in one line where the user's own code raised, and what it was called with."""
     if isinstance(error, SyntaxError):
         file, line = error.filename or "", error.lineno

@@ -187,9 +187,11 @@ class Plan:
             )
         try:
             return cls._from_values(values)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, EvenstepError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, EvenstepError) as error:
+            reason = " ".join(str(error).split())[:300]
             raise PlanError(
-                f"the plan is damaged ({type(error).__name__}: {error}); make it again and write it with plan.to_json()"
+                f"the plan is damaged ({type(error).__name__}: {reason}); make it again and write it with "
+                "plan.to_json()"
             ) from None
 
     @classmethod
@@ -223,13 +225,16 @@ def _check_values(plan: Plan) -> None:
     _require(plan.base is None or (_is_number(plan.base) and plan.base > 0), "base", plan.base)
     _require(type(plan.path_count) is int and plan.path_count > 0, "path_count", plan.path_count)
     _require(type(plan.sum_cubed_depth) is int and plan.sum_cubed_depth >= 0, "sum_cubed_depth", plan.sum_cubed_depth)
-    for factor in plan.factors:
+    for factor in (*plan.factors, *(factor for p in plan.parameters for factor in p.factors)):
         _require(isinstance(factor.name, str) and isinstance(factor.why, str), "words of a factor", factor)
+    for factor in plan.factors:
         _require(_is_number(factor.value) and factor.value > 0, f"factor '{factor.name}'", factor.value)
     for vertex in plan.vertices:
+        _require(isinstance(vertex.name, str), "name of a vertex", vertex.name)
         sizes = _is_number(vertex.second_moment) and vertex.second_moment >= 0 and type(vertex.in_degree) is int
         _require(sizes, f"vertex '{vertex.name}'", (vertex.in_degree, vertex.second_moment))
     for p in plan.parameters:
+        _require(isinstance(p.name, str), "name of a parameter", p.name)
         _require(p.factors[: len(plan.factors)] == plan.factors, f"factors of '{p.name}'", p.factors)
         _require(
             all(isinstance(text, str) for text in (p.init_reason, p.role, *p.notes)), f"words of '{p.name}'", p.notes
@@ -272,4 +277,5 @@ def _parameter_of(values: Mapping[str, Any]) -> ParameterPlan:
     made = ParameterPlan(**own | {"shape": tuple(own["shape"]), "notes": tuple(own["notes"])})
     rate = values["lr_scale"]
     _require(_is_number(rate) and math.isclose(rate, made.lr_scale), f"lr_scale of '{made.name}'", rate)
+    _require(isinstance(values.get("reason", ""), str), f"reason of '{made.name}'", values.get("reason"))
     return made
