@@ -46,7 +46,10 @@ def require_number(
     raise InputError(f"{name} is {shown(value)}; give {_range(above, least, below)}{remedy}")
 
 
-def require_whole(name: str, value: object, *, least: int = 1, remedy: str = "") -> int:
+LARGEST = 2**31 - 1  # of sizes: beyond it no tensor has room, and torch's own errors begin
+
+
+def require_whole(name: str, value: object, *, least: int = 1) -> int:
     """Return a whole number that is not below the least.
 
     >>> require_whole("seeds", 3)
@@ -54,7 +57,7 @@ def require_whole(name: str, value: object, *, least: int = 1, remedy: str = "")
     """
     if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least:
         return int(value)
-    raise InputError(f"{name} is {shown(value)}; give a whole number from {least} up{remedy}")
+    raise InputError(f"{name} is {shown(value)}; give a whole number from {least} up")
 
 
 def require_choice(name: str, value: object, allowed: Collection[str]) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
+from evenstep.arguments import require_choice
 from evenstep.errors import EvenstepError, InputError, TraceError
 from evenstep.graph.expressions import affine
 from evenstep.graph.model import Edge, Graph, Parameter, Vertex
@@ -82,8 +83,7 @@ def trace(
     >>> [edge.words() for edge in trace(net, torch.zeros(1, 8)).edges]
     ['weight', 'relu, then weight']
     """
-    if on_unknown not in ("raise", "identity"):
-        raise InputError(f"on_unknown is '{on_unknown}'; choose 'raise' or 'identity'")
+    require_choice("on_unknown", on_unknown, ("raise", "identity"))
     if not isinstance(model, nn.Module):
         if isinstance(example_inputs, nn.Module):
             given = f"the model is {type(model).__name__} and example_inputs is {type(example_inputs).__name__}"

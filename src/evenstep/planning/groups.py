@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from evenstep.arguments import require_number
+from evenstep.arguments import require_number, shown
 from evenstep.errors import InputError, PlanError
 from evenstep.planning.unwrap import FLATTENED, is_module, named_parameters, unwrapped
 
@@ -20,6 +20,8 @@ def param_groups(
     A group has `params`, a real `lr`, a `name` and whatever `options` were given (such as `weight_decay`). With
     `even_decay` every group's `weight_decay` is divided by its layers' own factor of the rate.
     """
+    if not isinstance(even_decay, bool):
+        raise InputError(f"even_decay is {shown(even_decay)}; give True or False")
     decay = _decay(options) if even_decay else None
     base = plan.base if lr is None else lr
     if base is None:

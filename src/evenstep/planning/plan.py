@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
 from typing import Any
 
+from evenstep.arguments import shown
 from evenstep.errors import EvenstepError, PlanError
 from evenstep.graph import Graph
 from evenstep.planning.groups import param_groups
@@ -98,13 +99,15 @@ class Plan:
     def __getitem__(self, name: str) -> ParameterPlan:
         """Return the plan of one parameter by name."""
         for parameter in self.parameters:
-            if parameter.name == name:
+            if isinstance(name, str) and parameter.name == name:
                 return parameter
-        raise PlanError(f"the plan has no parameter '{name}'; it has {len(self.parameters)}, such as {self._some()}")
+        raise PlanError(
+            f"the plan has no parameter {shown(name)}; it has {len(self.parameters)}, such as {self._some()}"
+        )
 
     def __contains__(self, name: object) -> bool:
         """Say whether the plan has a parameter of this name."""
-        return any(parameter.name == name for parameter in self.parameters)
+        return isinstance(name, str) and any(parameter.name == name for parameter in self.parameters)
 
     def __iter__(self) -> Iterator[ParameterPlan]:
         """Go through the parameters' plans in the model's order."""

@@ -302,9 +302,13 @@ def _engine(engine: str) -> Engine:
 
 def _rates(grid: object) -> tuple[float, ...]:
     """Return the learning rates of a grid, ascending and each once."""
-    if isinstance(grid, str) or not isinstance(grid, Iterable):
-        raise InputError(f"the grid is {shown(grid)}; give a list of learning rates, or leave it out")
-    rates = tuple(sorted({require_number("the grid holds a rate that", rate, above=0) for rate in grid}))
+    try:
+        if isinstance(grid, str | bytes | dict):
+            raise TypeError
+        listed = list(cast(Iterable[object], grid))
+    except Exception:  # what is no iterable, or one that raises
+        raise InputError(f"the grid is {shown(grid)}; give a list of learning rates, or leave it out") from None
+    rates = tuple(sorted({require_number("the grid holds a rate that", rate, above=0) for rate in listed}))
     if not rates:
         raise InputError("the grid is empty; give at least one learning rate")
     return rates

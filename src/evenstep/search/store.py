@@ -156,11 +156,11 @@ class Store:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: SQLite's own words quote damaged text
             raise self._explained(error) from None
 
-    def _explained(self, error: sqlite3.Error) -> StoreError:
-        text = str(error)
+    def _explained(self, error: Exception) -> StoreError:
+        text = "its text is malformed" if isinstance(error, UnicodeDecodeError) else str(error)
         remedy = {
             "readonly": "make it writable, or give another file",
             "read-only": "make it writable, or give another file",

@@ -38,8 +38,8 @@ def read(path: Path, *, run: str = "") -> tuple[Part, ...]:
         raise InputError(f"there is no file '{path}'; give one that holds {KNOWN_FILES}") from None
     except UnicodeDecodeError:
         raise InputError(f"'{path}' is of another kind; give a file that holds {KNOWN_FILES}") from None
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be read: {error.strerror}; give another file") from None
+    except (OSError, ValueError) as error:  # the latter: a name with a zero byte
+        raise InputError(f"'{path}' cannot be read: {getattr(error, 'strerror', error)}; give another file") from None
     part = part_of_text(text, name=path.stem, where=f"'{path}'")
     if isinstance(part, StudyPart):
         return (_with_rows(part, path.with_name("table.csv")),)
