@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-def fuzzed(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
+def fuzzed(*arguments: str, code: str = "pass") -> subprocess.CompletedProcess[str]:
     """Run the script, after other code where there is any."""
     start = f"import sys; sys.path.insert(0, 'benchmarks'); {code}; import fuzz; sys.exit(fuzz.main())"
     return subprocess.run(

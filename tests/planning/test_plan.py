@@ -1,6 +1,7 @@
 """Check plans: every parameter once, in words, bad input, and the text they are kept in."""
 
 import copy
+import dataclasses
 import json
 import math
 import sys
@@ -370,3 +371,9 @@ def test_a_damaged_plan_is_refused(name: str) -> None:
     DAMAGE[name](values)
     with pytest.raises(PlanError, match="damaged"):
         Plan.from_json(json.dumps(values))
+
+
+def test_a_plan_with_a_number_that_json_has_not_is_not_written() -> None:
+    plan = EXAMPLES["mlp"]()
+    with pytest.raises(PlanError, match="not finite, which JSON has not"):
+        dataclasses.replace(plan, base=math.nan).to_json()

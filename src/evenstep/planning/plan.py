@@ -160,8 +160,14 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON text that `Plan.from_json` reads back to an equal plan."""
-        with any_digits():
-            return json.dumps(self.to_dict(), allow_nan=False)
+        try:
+            with any_digits():
+                return json.dumps(self.to_dict(), allow_nan=False)
+        except ValueError:
+            raise PlanError(
+                "the plan holds a number that is not finite, which JSON has not; look for a constant of the network that "
+                "is infinite or not a number"
+            ) from None
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
