@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import sys
 import time
 from pathlib import Path
@@ -88,7 +89,7 @@ _COLUMNS = ("config", "lr", "seed", "loss", "status", "seconds", "curve", "prove
 
 
 def _open(path: Path) -> Store:
-    if not path.is_file():
+    if not os.path.isfile(path):  # not path.is_file(), which raises for names too long for a file system
         raise StoreError(f"there is no store '{path}'; a search writes one with --store FILE")
     from evenstep.search.store import Store  # here: it loads torch, and help and completion do without
 

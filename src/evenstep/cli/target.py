@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import sysconfig
 import textwrap
@@ -63,7 +64,7 @@ def load_maker(target: str, *, returns: str) -> Callable[..., Any]:
 def _load(place: str, target: str) -> ModuleType:
     if place.endswith(".py"):
         path = Path(place)
-        if not path.is_file():
+        if not os.path.isfile(path):  # not path.is_file(), which raises for names too long for a file system
             raise InputError(f"there is no file '{place}' (from target '{target}')")
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None

@@ -374,6 +374,8 @@ def _edge_values(edge: Edge) -> dict[str, Any]:
 def _parameter_of(values: Mapping[str, Any]) -> Parameter:
     """Rebuild a parameter from plain values, or raise if a field is invalid."""
     parameter = validated(Parameter(**{**values, "shape": tuple(values.get("shape", ()))}))
+    if not all(type(size) is int and size >= 0 for size in parameter.shape):
+        raise GraphError(f"shape of parameter '{parameter.name}' is {shown(parameter.shape)}; give whole numbers")
     if parameter.role not in get_args(Role):
         raise GraphError(
             f"role of parameter '{parameter.name}' is {parameter.role!r}; choose one of {_names(get_args(Role))}"

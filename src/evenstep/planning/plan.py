@@ -165,8 +165,8 @@ class Plan:
                 return json.dumps(self.to_dict(), allow_nan=False)
         except ValueError:
             raise PlanError(
-                "the plan holds a number that is not finite, which JSON has not; look for a constant of the network that "
-                "is infinite or not a number"
+                "the plan holds a number that is not finite, which JSON has not; look for a constant of the network "
+                "that is infinite or not a number"
             ) from None
 
     @classmethod

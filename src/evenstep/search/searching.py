@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -248,7 +249,7 @@ class _Session:
 def _require_known(path: Path, config: str) -> None:
     """Refuse a store that has no search of this configuration, without making or changing a file."""
     known = set()
-    if path.exists():
+    if os.path.exists(path):
         store = Store(path, read_only=True)
         known = {search["config"] for search in store.searches()}
         store.close()

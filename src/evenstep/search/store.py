@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,7 +62,7 @@ class Store:
 
     def _opened_to_write(self) -> sqlite3.Connection:
         """Open the file, or make it; what is not a store is only looked at, so that it stays as it is."""
-        if self.path.is_file() and self.path.stat().st_size:
+        if os.path.isfile(self.path) and self.path.stat().st_size:
             looked = opened_to_read(self.path)
             self._checked(looked, empty=True)
             looked.close()

@@ -77,6 +77,8 @@ class LedgerRow:
             plain_values.text(name, values[name])
         for name in ("protocol", "setting", "provenance"):
             plain_values.mapping(name, values[name])
+        if type(values["tuning"]) is not bool or type(values["seed"]) is not int:
+            raise ValueError(f"tuning is {values['tuning']!r} and seed {values['seed']!r}")
         plain_values.text("the protocol's name", values["protocol"]["name"])
         return cls(**{**values, "outcome": outcome})
 
