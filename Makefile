@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: run test unit lint types tests test-exhaustive docs bench format clean
+.PHONY: run test unit lint types tests test-exhaustive docs bench fuzz format clean
 
 run: .venv/ready
 	$(BIN)/evenstep demo
@@ -32,6 +32,10 @@ docs: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/bench_plan.py
+
+# Random arguments and damaged files for all that is public, five minutes long; not part of the tests.
+fuzz: .venv/ready
+	$(BIN)/python benchmarks/fuzz.py
 
 format: .venv/ready
 	$(BIN)/ruff format .

@@ -18,7 +18,7 @@ def main(epochs: int = 3) -> list[float]:
     model = Residual()
     plan = es.plan(model, inputs[:2], base=0.2, optimizer="momentum")
     es.initialize_(model, plan, generator=torch.Generator().manual_seed(0))
-    optimizer = torch.optim.SGD(plan.param_groups(model), momentum=0.9)
+    optimizer = torch.optim.SGD(plan.param_groups(model), momentum=0.9, nesterov=True)
     batches = DataLoader(TensorDataset(inputs, targets), batch_size=32)
     model, optimizer, batches = accelerator.prepare(model, optimizer, batches)
     es.check_groups(model, plan, optimizer)  # nothing was lost on the way

@@ -16,7 +16,7 @@ def main(backend: str = "inductor", steps: int = 8) -> list[float]:
     plan = es.plan(model, inputs[:2], base=0.2, optimizer="momentum")
     es.initialize_(model, plan, generator=torch.Generator().manual_seed(0))
     compiled = torch.compile(model, backend=backend)
-    optimizer = torch.optim.SGD(plan.param_groups(model), momentum=0.9)
+    optimizer = torch.optim.SGD(plan.param_groups(model), momentum=0.9, nesterov=True)
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()

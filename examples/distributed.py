@@ -24,7 +24,7 @@ def train(rank: int, world: int, folder: str, steps: int) -> None:
     plan = es.plan(model, inputs[:2], base=0.2, optimizer="momentum")
     es.initialize_(model, plan, generator=torch.Generator().manual_seed(0))
     replica = DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(plan.param_groups(replica), momentum=0.9)
+    optimizer = torch.optim.SGD(plan.param_groups(replica), momentum=0.9, nesterov=True)
     for _ in range(steps):
         optimizer.zero_grad()
         loss = functional.cross_entropy(replica(inputs[rank::world]), targets[rank::world])

@@ -40,7 +40,7 @@ class Classifier(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Give the groups of the plan to an ordinary optimiser; the scheduler scales them all."""
-        optimizer = torch.optim.SGD(self.plan.param_groups(self.model), momentum=0.9)
+        optimizer = torch.optim.SGD(self.plan.param_groups(self.model), momentum=0.9, nesterov=True)
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=3)]
 
 

@@ -15,7 +15,7 @@ def objective(trial: optuna.Trial) -> float:
     inputs, targets = data()
     base = trial.suggest_float("base_lr", 1e-3, 1.0, log=True)
     model = Residual(width=trial.suggest_categorical("width", [16, 32, 64]), depth=trial.suggest_int("depth", 1, 6))
-    plan = es.plan(model, inputs[:2], base=base)
+    plan = es.plan(model, inputs[:2], base=base, optimizer="sgd")
     es.initialize_(model, plan, generator=torch.Generator().manual_seed(0))
     trial.set_user_attr("lr_scale", plan.lr_scale)
     optimizer = torch.optim.SGD(plan.param_groups(model))

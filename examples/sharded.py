@@ -28,7 +28,7 @@ def train(rank: int, world: int, folder: str, steps: int) -> None:
         fully_shard(block)
     fully_shard(model)
     es.initialize_(model, plan, generator=torch.Generator().manual_seed(0))  # the same weights as unsharded
-    optimizer = torch.optim.SGD(plan.param_groups(model), momentum=0.9)
+    optimizer = torch.optim.SGD(plan.param_groups(model), momentum=0.9, nesterov=True)
     for _ in range(steps):
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(inputs[rank::world]), targets[rank::world])

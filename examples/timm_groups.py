@@ -29,7 +29,7 @@ def planned_groups(plan: es.Plan, *, weight_decay: float = 0.0) -> Callable[[nn.
 
 def create_optimizer(model: nn.Module, param_group_fn: Callable[[nn.Module], Any], lr: float) -> torch.optim.Optimizer:
     """Do what timm does with such a function; a group's own rate is stronger than `lr`."""
-    return torch.optim.SGD(param_group_fn(model), lr=lr, momentum=0.9)
+    return torch.optim.SGD(param_group_fn(model), lr=lr, momentum=0.9, nesterov=True)
 
 
 def main() -> tuple[nn.Module, es.Plan, torch.optim.Optimizer]:

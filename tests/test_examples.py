@@ -47,9 +47,9 @@ def plain_training(steps: int, batch: int | None = None) -> tuple[nn.Module, lis
     networks = sys.modules["networks"]
     inputs, targets = networks.data()
     model = networks.Residual()
-    plan = es.plan(model, inputs[:2], base=0.2)
+    plan = es.plan(model, inputs[:2], base=0.2, optimizer="momentum")
     es.initialize_(model, plan, generator=torch.Generator().manual_seed(0))
-    optimizer = torch.optim.SGD(plan.param_groups(model), momentum=0.9)
+    optimizer = torch.optim.SGD(plan.param_groups(model), momentum=0.9, nesterov=True)
     losses = []
     for _ in range(steps):
         for x, y in zip(inputs.split(batch or len(inputs)), targets.split(batch or len(inputs)), strict=True):
@@ -72,7 +72,9 @@ def test_lightning_module(example: ModuleType) -> None:
 @foreign
 def test_lightning_module__the_callback_guards(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        example.Classifier, "configure_optimizers", lambda self: torch.optim.SGD(self.parameters(), lr=0.1)
+        example.Classifier,
+        "configure_optimizers",
+        lambda self: torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9),
     )
     with pytest.raises(es.PlanError, match=r"all parameters have the one learning rate 0\.1"):
         example.main(epochs=1)

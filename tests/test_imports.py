@@ -1,6 +1,7 @@
 """Check who imports whom, with no exception.
 
-`errors <- graph <- signal <- init <- rules <- planning <- module <- search, spaces, data <- study <- report <- cli`.
+`errors <- arguments <- graph <- signal <- init <- rules <- planning <- module <- search, spaces, data <- study
+<- report <- cli`.
 """
 
 import ast
@@ -14,6 +15,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "evenstep"
 LEVELS = (
     ("errors",),
+    ("arguments",),
     ("graph",),
     ("signal",),
     ("init",),

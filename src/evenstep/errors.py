@@ -1,8 +1,16 @@
 """Errors of evenstep: one base class; every message names the thing, the value and the remedy."""
 
+import re
+
 
 class EvenstepError(Exception):
-    """Report bad input or a limit of the theory; the command line prints the message and exits with 2."""
+    """Report bad input or a limit of the theory; the command line prints the message and exits with 2.
+
+    A message is one line, whatever the values in it print as.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(re.sub(r"\s*[\r\n]+\s*", " ", message).strip())
 
 
 class GraphError(EvenstepError):

@@ -105,7 +105,7 @@ def test_width_kernel_and_optimizer_factors(run: Run) -> None:
         run("plan", "--code", "2_02_002", "--optimizer", name, "--json").json()["lr_scale"] for name in ("sgd", "adam")
     )
     assert adam == pytest.approx(sgd**0.8)  # a chain: depth alone, to the 2/5 in place of 1/2
-    based = run("plan", "--code", "2_02", "--base", "0.3", "--json").json()
+    based = run("plan", "--code", "2_02", "--base", "0.3", "--optimizer", "sgd", "--json").json()
     assert based["base"] == 0.3
 
 
@@ -184,6 +184,9 @@ def branching():
 def raising():
     raise ValueError("no model\\ntoday")
 
+def leaving():
+    raise SystemExit(0)
+
 def single():
     return nn.Linear(2, 2)
 
@@ -199,6 +202,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "mine.py").write_text(SCRIPT)
     (tmp_path / "neighbour.py").write_text("WIDTH = 16\n")
     (tmp_path / "broken.py").write_text("def make(:\n")
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit('not today')\n")
     (tmp_path / "needs.py").write_text("import a_module_that_is_not_there\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "neighbour", raising=False)
@@ -206,20 +210,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_target_in_a_file(run: Run, folder: Path) -> None:
-    made = run("plan", "mine.py:make", "--base", "0.1", "--json").json()
+    made = run("plan", "mine.py:make", "--base", "0.1", "--optimizer", "sgd", "--json").json()
     assert [p["name"] for p in made["parameters"]] == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert made["parameters"][0]["std"] == pytest.approx(math.sqrt(1 / 4))
     assert made["parameters"][2]["std"] == pytest.approx(math.sqrt(1 / 3 / 16))
-    assert run("plan", str(folder / "mine.py") + ":make", "--base", "0.1", "--json").json() == made
+    assert (
+        run("plan", str(folder / "mine.py") + ":make", "--base", "0.1", "--optimizer", "sgd", "--json").json() == made
+    )
     assert run("plan", "mine.py:keywords", "--json").json()["path_count"] == 1
 
 
 def test_the_table_mentions_every_parameter_and_factor(run: Run, folder: Path) -> None:
-    done = run("plan", "mine.py:make", "--base", "0.1")
+    done = run("plan", "mine.py:make", "--base", "0.1", "--optimizer", "sgd")
     assert done.code == 0
     for part in ("0.weight", "0.bias", "2.weight", "2.bias", "topology", "rule weighted", "init conserve", "lr"):
         assert part in done.out
-    made = run("plan", "mine.py:make", "--base", "0.1", "--json").json()
+    made = run("plan", "mine.py:make", "--base", "0.1", "--optimizer", "sgd", "--json").json()
     row = next(line for line in done.out.splitlines() if line.startswith("2.weight"))
     std, scale, rate = map(float, row.split()[1:4])
     assert std == pytest.approx(made["parameters"][2]["std"], rel=1e-3)
@@ -276,6 +282,7 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kernel": (("--code", "2", "--space", "cnn", "--kernel-size", "4"), ("kernel_size is 4", "odd")),
     "base": (("--code", "2", "--base", "-1"), ("-1", "above 0")),
     "nan": (("--code", "2", "--base", "nan"), ("nan", "above 0")),
+    "optimizer of a bare rate": (("--code", "2", "--base", "0.1"), ("0.1", "'sgd', 'momentum' or 'adam'")),
     "base file": (("--code", "2", "--base", "none.json"), ("'none.json'", "learning rate", "evenstep search")),
     "width of a target": (
         ("mine.py:make", "--width", "7"),
@@ -294,6 +301,8 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no model": (("mine.py:number",), ("int", "torch.nn.Module")),
     "branching": (("mine.py:branching",), ("Branching", f"mine.py:{line_of('x.sum()')}", "depends on the data")),
     "raising": (("mine.py:raising",), ("ValueError", f"mine.py:{line_of('raise ')}", "no model today")),
+    "leaving": (("mine.py:leaving",), ("raised SystemExit", f"mine.py:{line_of('raise SystemExit')}")),
+    "leaving at once": (("leaves.py:make",), ("raised SystemExit", "leaves.py:2", "not today")),
     "syntax": (("broken.py:make",), ("SyntaxError", "broken.py:1")),
     "import": (("needs.py:make",), ("a_module_that_is_not_there", "needs.py:1")),
 }
@@ -330,7 +339,7 @@ def test_unknown_and_unreadable_options_exit_with_2(run: Run, arguments: tuple[s
 
 def test_a_plan_is_written_whole_and_the_report_shows_it(run: Run, tmp_path: Path) -> None:
     target = tmp_path / "plan.json"
-    done = run("plan", "--code", "2_12_112", "--base", "0.5", "--json", "-o", str(target))
+    done = run("plan", "--code", "2_12_112", "--base", "0.5", "--optimizer", "sgd", "--json", "-o", str(target))
     assert done.code == 0
     made = Plan.from_json(target.read_text())
     assert made.graph == dag_mlp_graph("2_12_112")

@@ -28,7 +28,7 @@ SEARCH = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a file of every kind."""
     monkeypatch.chdir(tmp_path)
-    plan = plan_graph(dag_mlp_graph("2_12"), base=0.1)
+    plan = plan_graph(dag_mlp_graph("2_12"), base=0.1, optimizer="sgd")
     (tmp_path / "plan.json").write_text(plan.to_json())
     (tmp_path / "search.json").write_text(json.dumps(SEARCH))
     (tmp_path / "check.json").write_text(json.dumps({"over": "width", **a_check().to_dict()}))

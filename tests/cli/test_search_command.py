@@ -65,7 +65,7 @@ SMALL = ("search", "network.py:make", "--data", "network.py:data", "--seeds", "2
 def test_the_answer_as_json(run: Run) -> None:
     found = run(*SMALL, "--json").json()
     numbers = {"best", "bracket", "estimate", "interval", "status", "grid", "losses"}
-    assert set(found) == numbers | {"rule", "optimizer", "graph"}
+    assert set(found) == numbers | {"rule", "optimizer", "untrained", "graph"}
     assert found["status"] == "ok"
     assert found["grid"] == sorted(found["grid"])
     assert found["best"] in found["grid"]
@@ -148,7 +148,7 @@ def test_a_picture_without_its_folder_is_said_before_training(run: Run, folder: 
         ((*SMALL, "--engine", "cluster"), "engine is 'cluster'"),
         ((*SMALL, "--optimizer", "lion"), "optimizer is 'lion'"),
         ((*SMALL, "--seeds", "0"), "seeds is 0"),
-        ((*SMALL, "--start", "-1"), "give finite numbers above 0"),
+        ((*SMALL, "--start", "-1"), "give a finite number above 0"),
         ((*SMALL, "--resume"), "--resume needs the store"),
         ((*SMALL, "--resume", "--store", "new.db"), "knows no search of this configuration"),
         ((*SMALL, "--picture", "nowhere/a.png"), "no folder 'nowhere' for the picture"),

@@ -168,7 +168,7 @@ def test_a_half_precision_model_is_initialised_in_its_own_type() -> None:
 
 
 def test_groups_hold_real_rates_names_and_extra_keys() -> None:
-    model, plan = planned(base=0.2)
+    model, plan = planned(base=0.2, optimizer="sgd")
     groups = plan.param_groups(model, weight_decay=0.01, foreach=False)
     names = {id(p): name for name, p in model.named_parameters()}
     seen: list[str] = []
@@ -201,7 +201,7 @@ def test_a_plan_of_factors_needs_a_rate_and_a_given_rate_overrides() -> None:
     model, plan = planned()
     with pytest.raises(es.PlanError, match=r"factors only.*lr="):
         plan.param_groups(model)
-    based = es.plan(model, X, base=0.1)
+    based = es.plan(model, X, base=0.1, optimizer="sgd")
     one, other = based.param_groups(model), based.param_groups(model, lr=0.3)
     assert [g["lr"] * 3 for g in one] == pytest.approx([g["lr"] for g in other])
 
@@ -212,7 +212,7 @@ def test_bad_rates_are_refused(rate: Any) -> None:
     with pytest.raises(es.InputError, match="above 0"):
         plan.param_groups(model, lr=rate)
     with pytest.raises(es.InputError, match=r"base"):
-        es.plan(model, X, base=rate)
+        es.plan(model, X, base=rate, optimizer="sgd")
 
 
 @pytest.mark.parametrize("key", ["params", "name"])
@@ -281,7 +281,7 @@ def schedulers() -> dict[str, Callable[[Optimizer], LRScheduler]]:
 
 @pytest.mark.parametrize("kind", schedulers())
 def test_ratios_of_rates_survive_schedulers(kind: str) -> None:
-    model, plan = planned(base=0.1)
+    model, plan = planned(base=0.1, optimizer="sgd")
     optimizer = SGD(plan.param_groups(model), momentum=0.9)
     scheduler = schedulers()[kind](optimizer)
     scales = [plan[group["name"].split(" ")[0]].lr_scale for group in optimizer.param_groups]
@@ -300,7 +300,7 @@ def test_ratios_of_rates_survive_schedulers(kind: str) -> None:
 
 
 def test_one_step_of_sgd_moves_every_parameter_by_its_own_rate() -> None:
-    model, plan = planned(base=0.05)
+    model, plan = planned(base=0.05, optimizer="sgd")
     es.initialize_(model, plan, generator=generator())
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     F.cross_entropy(model(X), Y).backward()  # type: ignore[no-untyped-call]
@@ -314,9 +314,9 @@ def test_one_step_of_sgd_moves_every_parameter_by_its_own_rate() -> None:
 
 
 def test_a_compiled_model_takes_the_plan_of_the_plain_one() -> None:
-    model, plan = planned(base=0.1)
+    model, plan = planned(base=0.1, optimizer="sgd")
     compiled: Any = torch.compile(model, backend="eager")
-    assert es.plan(compiled, X, base=0.1) == plan
+    assert es.plan(compiled, X, base=0.1, optimizer="sgd") == plan
     es.initialize_(compiled, plan, generator=generator(2))
     other = Net()
     es.initialize_(other, plan, generator=generator(2))
@@ -334,10 +334,10 @@ def _gloo(tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_gloo")
 def test_a_distributed_model_takes_the_plan_of_the_plain_one() -> None:
-    model, plan = planned(base=0.1)
+    model, plan = planned(base=0.1, optimizer="sgd")
     wrapped = DistributedDataParallel(model)
     assert all(name.startswith("module.") for name, _ in wrapped.named_parameters())
-    assert es.plan(wrapped, X, base=0.1) == plan
+    assert es.plan(wrapped, X, base=0.1, optimizer="sgd") == plan
     es.initialize_(wrapped, plan, generator=generator(2))
     groups = plan.param_groups(wrapped)
     assert {id(p) for g in groups for p in g["params"]} == {id(p) for p in model.parameters()}
@@ -384,7 +384,7 @@ def train(model: nn.Module, plan: es.Plan, steps: int, optimizer: Optimizer | No
 def test_tied_weights_are_drawn_and_stepped_once() -> None:
     model = Tied()
     ids = torch.randint(20, (4, 6), generator=generator())
-    plan = es.plan(model, ids, base=0.1)
+    plan = es.plan(model, ids, base=0.1, optimizer="sgd")
     es.initialize_(model, plan, generator=generator())
     assert model.output.weight is model.embedding.weight
     assert bool((model.embedding.weight[0] == 0).all())
@@ -410,7 +410,7 @@ def test_saving_and_loading_resumes_to_the_bit(kind: type[Optimizer]) -> None:
             scheduler.step()
         return losses
 
-    model, plan = planned(base=0.05 if kind is SGD else 0.001)
+    model, plan = planned(base=0.05 if kind is SGD else 0.001, optimizer="momentum" if kind is SGD else "adam")
     es.initialize_(model, plan, generator=generator())
     optimizer, scheduler = fresh(model, plan)
     run(model, optimizer, scheduler, 4)
@@ -445,7 +445,7 @@ class Renamed(Net):
 
 
 def test_a_plan_for_other_names_is_refused_and_names_them() -> None:
-    _, plan = planned(base=0.1)
+    _, plan = planned(base=0.1, optimizer="sgd")
     for apply in (lambda m: es.initialize_(m, plan), lambda m: plan.param_groups(m)):
         with pytest.raises(es.PlanError) as caught:
             apply(Renamed())

@@ -323,7 +323,7 @@ def test_inputs_and_module_swapped(act: Any) -> None:
 
 def test_plan_and_module_swapped() -> None:
     model = nn.Linear(4, 4)
-    plan: Any = es.plan(model, X, base=0.1)
+    plan: Any = es.plan(model, X, base=0.1, optimizer="sgd")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     calls: list[Any] = [es.initialize_, partial(es.check_groups, optimizer=optimizer)]
     for act in calls:
@@ -339,6 +339,15 @@ def test_plan_and_module_swapped() -> None:
         assert message_of(es.InputError, partial(act, model, model)).startswith(
             "the plan is Linear; give what evenstep"
         )
+
+
+@pytest.mark.parametrize("generator", ["x", 0, torch.Generator])
+def test_a_generator_that_is_none_is_named(generator: Any) -> None:
+    model = nn.Linear(4, 4)
+    before = model.weight.detach().clone()
+    message = message_of(es.InputError, lambda: es.initialize_(model, es.plan(model, X), generator=generator))
+    assert "give a torch.Generator, or leave it out" in message
+    assert torch.equal(model.weight, before)
 
 
 def test_a_module_with_nothing_to_train() -> None:

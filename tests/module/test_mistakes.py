@@ -54,11 +54,11 @@ def test_example_inputs_forgotten(act: Callable[[], object]) -> None:
 @pytest.mark.parametrize("ran", [False, True])
 def test_a_compiled_module_is_planned_like_the_plain_one(ran: bool) -> None:
     model = net()
-    plan = es.plan(model, X, base=0.1)
+    plan = es.plan(model, X, base=0.1, optimizer="sgd")
     model.compile(backend="eager")
     if ran:
         model(X)
-    assert es.plan(model, X, base=0.1) == plan
+    assert es.plan(model, X, base=0.1, optimizer="sgd") == plan
 
 
 @pytest.fixture
@@ -74,9 +74,9 @@ def test_a_sharded_module_is_refused_before_anything_happens_to_it() -> None:
     if not hasattr(fsdp, "fully_shard"):
         pytest.skip("this torch has no fully_shard")
     model = net()
-    plan = es.plan(model, X, base=0.1)
+    plan = es.plan(model, X, base=0.1, optimizer="sgd")
     fsdp.fully_shard(model)
-    message = message_of(es.TraceError, lambda: es.plan(model, X, base=0.1))
+    message = message_of(es.TraceError, lambda: es.plan(model, X, base=0.1, optimizer="sgd"))
     for part in ("is sharded by fully_shard", "make the plan of the plain module before"):
         assert part in message
     es.initialize_(model, plan)
@@ -91,7 +91,7 @@ def test_a_sharded_module_is_refused_before_anything_happens_to_it() -> None:
 def test_the_first_kind_of_sharding_names_the_second(originals: bool) -> None:
     fsdp = pytest.importorskip("torch.distributed.fsdp")
     model = net()
-    plan = es.plan(model, X, base=0.1)
+    plan = es.plan(model, X, base=0.1, optimizer="sgd")
     wrapped: Any = fsdp.FullyShardedDataParallel(model, use_orig_params=originals, device_id=torch.device("cpu"))
     assert "is sharded by FullyShardedDataParallel" in message_of(es.TraceError, lambda: es.plan(wrapped, X))
     for act in (lambda: plan.param_groups(wrapped), lambda: es.initialize_(wrapped, plan)):
@@ -103,7 +103,7 @@ def test_the_first_kind_of_sharding_names_the_second(originals: bool) -> None:
 
 def test_check_groups_returns_the_rate_of_the_base() -> None:
     model = net()
-    plan = es.plan(model, X, base=0.25)
+    plan = es.plan(model, X, base=0.25, optimizer="sgd")
     assert es.check_groups(model, plan, SGD(plan.param_groups(model))) == pytest.approx(0.25, rel=1e-9)
     assert es.check_groups(model, plan, SGD(plan.param_groups(model, lr=0.5))) == pytest.approx(0.5, rel=1e-9)
 
@@ -111,7 +111,7 @@ def test_check_groups_returns_the_rate_of_the_base() -> None:
 def test_an_optimizer_built_without_the_plan_is_found() -> None:
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
-    plan = es.plan(model, X, base=0.1)
+    plan = es.plan(model, X, base=0.1, optimizer="sgd")
     es.initialize_(model, plan)
     message = message_of(es.PlanError, lambda: es.check_groups(model, plan, optimizer))
     for part in ("all parameters have the one learning rate 0.1", "plan.param_groups(model)"):
@@ -119,25 +119,62 @@ def test_an_optimizer_built_without_the_plan_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("planned", "kind", "remedy"),
-    [("sgd", AdamW, "optimizer='adam'"), ("adam", SGD, "optimizer='sgd' or 'momentum'")],
+    ("planned", "kind", "options", "words", "right"),
+    [
+        ("sgd", AdamW, {}, "AdamW", "adam"),
+        ("momentum", AdamW, {}, "AdamW", "adam"),
+        ("adam", SGD, {}, "SGD without momentum", "sgd"),
+        ("adam", SGD, {"momentum": 0.9}, "SGD with momentum 0.9", "momentum"),
+        ("momentum", SGD, {}, "SGD without momentum", "sgd"),
+        ("sgd", SGD, {"momentum": 0.9, "nesterov": True}, "SGD with momentum 0.9", "momentum"),
+    ],
 )
-def test_an_optimizer_of_another_kind_is_found(planned: Any, kind: Any, remedy: str) -> None:
+def test_an_optimizer_of_another_kind_is_found(planned: Any, kind: Any, options: Any, words: str, right: Any) -> None:
     model = net()
     plan = es.plan(model, X, base=0.1, optimizer=planned)
-    message = message_of(es.PlanError, lambda: es.check_groups(model, plan, kind(plan.param_groups(model))))
-    for part in (f"the optimizer is {kind.__name__}, and the plan is for '{planned}'", remedy):
+    message = message_of(es.PlanError, lambda: es.check_groups(model, plan, kind(plan.param_groups(model), **options)))
+    for part in (f"the optimizer is {words}, and the plan is for '{planned}'", f"optimizer='{right}'"):
         assert part in message
+    plan = es.plan(model, X, base=0.1, optimizer=right)
+    assert es.check_groups(model, plan, kind(plan.param_groups(model), **options)) == pytest.approx(0.1)
+
+
+def test_an_optimizer_that_torch_does_not_have_passes_and_what_is_none_does_not() -> None:
+    class Own(Optimizer):
+        def __init__(self, groups: Any) -> None:
+            super().__init__(groups, {})
+
+    model = net()
+    plan = es.plan(model, X, base=0.1, optimizer="adam")
+    assert es.check_groups(model, plan, Own(plan.param_groups(model))) == pytest.approx(0.1)
+    nothing: Any
+    for nothing in (None, "adam", plan.param_groups(model)):
+        message = message_of(es.InputError, lambda given=nothing: es.check_groups(model, plan, given))  # type: ignore[misc]
+        assert "give a torch optimizer" in message
+        assert "\n" not in message
+
+
+def test_a_scheduler_that_adds_momentum_to_plain_sgd_is_found() -> None:
+    model = net()
+    plan = es.plan(model, X, base=0.1, optimizer="sgd")
+    optimizer = SGD(plan.param_groups(model))
+    OneCycleLR(optimizer, max_lr=[g["lr"] for g in optimizer.param_groups], total_steps=11)  # cycles momentum, too
+    message = message_of(es.PlanError, lambda: es.check_groups(model, plan, optimizer))
+    assert "SGD with momentum 0.95, and the plan is for 'sgd'" in message
 
 
 def test_a_plan_is_for_the_optimizer_its_base_was_searched_for() -> None:
     def make() -> nn.Module:
         return nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
 
-    found = es.search_lr(make, (X, Y), optimizer="momentum", grid=[0.01, 0.1, 1.0], seeds=1, on_failure="return")
+    x = torch.randn(256, 12, generator=torch.Generator().manual_seed(1))
+    found = es.search_lr(make, (x, (x[:, 0] > 0).long()), optimizer="momentum", grid=[0.01, 0.3, 100.0], seeds=1)
     assert found.optimizer == "momentum"
     assert es.plan(net(), X, base=found).optimizer == "momentum"
-    assert es.plan(net(), X, base=found.best).optimizer == "sgd"
+    assert es.plan(net(), X, base=found.best, optimizer="momentum").optimizer == "momentum"
+    message = message_of(es.InputError, lambda: es.plan(net(), X, base=found.best))  # it says nothing of momentum
+    for part in (f"{found.best:g}", "optimizer is not given", "'sgd', 'momentum' or 'adam'"):
+        assert part in message
     message = message_of(es.InputError, lambda: es.plan(net(), X, base=found, optimizer="adam"))
     for part in ("searched for optimizer 'momentum'", "'adam'", "search the base with optimizer='adam'"):
         assert part in message
@@ -145,7 +182,7 @@ def test_a_plan_is_for_the_optimizer_its_base_was_searched_for() -> None:
 
 def test_an_optimizer_of_another_copy_is_found() -> None:
     model = net()
-    plan = es.plan(model, X, base=0.1)
+    plan = es.plan(model, X, base=0.1, optimizer="sgd")
     optimizer = SGD(plan.param_groups(net()))
     message = message_of(es.PlanError, lambda: es.check_groups(model, plan, optimizer))
     for part in ("does not hold '0.weight' and 5 more", "plan.param_groups(model)"):
@@ -156,7 +193,7 @@ def test_initializing_after_the_optimizer_was_built_changes_nothing() -> None:
     found = []
     for first in (True, False):
         model = net()
-        plan = es.plan(model, X, base=0.1)
+        plan = es.plan(model, X, base=0.1, optimizer="sgd")
         early = SGD(plan.param_groups(model), momentum=0.9) if first else None
         es.initialize_(model, plan, generator=torch.Generator().manual_seed(1))
         optimizer = early or SGD(plan.param_groups(model), momentum=0.9)
@@ -182,8 +219,8 @@ def test_initializing_after_the_optimizer_was_built_changes_nothing() -> None:
 )
 def test_schedulers_keep_the_ratios(make: Callable[[Optimizer], LRScheduler]) -> None:
     model = net()
-    plan = es.plan(model, X, base=0.1)
-    optimizer = SGD(plan.param_groups(model))
+    plan = es.plan(model, X, base=0.1, optimizer="momentum")
+    optimizer = SGD(plan.param_groups(model), momentum=0.9)
     shares = [group["lr"] / 0.1 for group in optimizer.param_groups]
     assert len(set(shares)) > 1
     bases = set()
@@ -204,8 +241,8 @@ def test_schedulers_keep_the_ratios(make: Callable[[Optimizer], LRScheduler]) ->
 )
 def test_schedulers_that_flatten_groups_are_found(make: Callable[[Optimizer], LRScheduler]) -> None:
     model = net()
-    plan = es.plan(model, X, base=0.1)
-    optimizer = SGD(plan.param_groups(model))
+    plan = es.plan(model, X, base=0.1, optimizer="momentum")
+    optimizer = SGD(plan.param_groups(model), momentum=0.9)
     list(steps(optimizer, make(optimizer), 9))
     message = message_of(es.PlanError, lambda: es.check_groups(model, plan, optimizer))
     for part in ("groups are not the plan's", "max_lr=[", "eta_min"):
@@ -214,7 +251,7 @@ def test_schedulers_that_flatten_groups_are_found(make: Callable[[Optimizer], LR
 
 def test_rates_that_are_all_zero_pass() -> None:
     model = net()
-    plan = es.plan(model, X, base=0.1)
+    plan = es.plan(model, X, base=0.1, optimizer="sgd")
     optimizer = SGD(plan.param_groups(model))
     LambdaLR(optimizer, lambda step: 0.0)
     assert es.check_groups(model, plan, optimizer) == 0.0

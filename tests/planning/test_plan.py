@@ -1,6 +1,7 @@
 """Check plans: every parameter once, in words, bad input, and the text they are kept in."""
 
 import copy
+import dataclasses
 import json
 import math
 import sys
@@ -85,7 +86,7 @@ def test_a_plan_is_read_by_name() -> None:
 
 @pytest.mark.parametrize("base", [0.25, None])
 def test_a_printed_plan_has_a_line_for_every_parameter_and_says_what_they_share_once(base: float | None) -> None:
-    plan = plan_graph(dag_cnn_graph("2_12", norm="batch", image_size=8), base=base)
+    plan = plan_graph(dag_cnn_graph("2_12", norm="batch", image_size=8), base=base, optimizer="sgd")
     head, shared, titles, *lines = str(plan).splitlines()
     for part in ("'weighted'", "'conserve'", "'sgd'", "factors only" if base is None else "0.25"):
         assert part in head
@@ -157,6 +158,8 @@ def test_what_is_no_graph_is_refused() -> None:
         ({"base": -0.1}, ("-0.1", "above 0")),
         ({"base": math.nan}, ("nan", "finite")),
         ({"base": math.inf}, ("inf", "finite")),
+        ({"base": 10**400, "optimizer": "sgd"}, ("base learning rate is 1000", "finite")),
+        ({"base": 0.1}, ("learning rate 0.1", "optimizer is not given", "'sgd', 'momentum' or 'adam'")),
         ({"init": "keep"}, ("'keep'", "'stem.weight'")),
     ],
 )
@@ -170,10 +173,11 @@ def test_a_search_brings_its_rate_and_its_graph() -> None:
     class Search:
         best = 0.3
         graph = dag_mlp_graph("2_02", width=64)
+        optimizer = "sgd"
 
     target = dag_mlp_graph("2_22", width=128)
     plan = plan_graph(target, base=Search())
-    same = plan_graph(target, base=0.3, base_graph=Search.graph)
+    same = plan_graph(target, base=0.3, optimizer="sgd", base_graph=Search.graph)
     assert plan == same
     assert plan.base == 0.3
 
@@ -182,7 +186,7 @@ def test_a_search_brings_its_rate_and_its_graph() -> None:
 
 
 EXAMPLES: dict[str, Callable[[], Plan]] = {
-    "mlp": lambda: plan_graph(dag_mlp_graph("2_12_112"), base=0.1),
+    "mlp": lambda: plan_graph(dag_mlp_graph("2_12_112"), base=0.1, optimizer="sgd"),
     "cnn": lambda: plan_graph(dag_cnn_graph("2_12", norm="layer"), rule="paths", init="degree"),
     "cell": lambda: plan_graph(nasbench201_graph("3_24_140"), optimizer="adam"),
     "dense": lambda: plan_graph(dag_mlp_graph(reference.dense(40)), rule="mup", init="he"),
@@ -226,7 +230,7 @@ def test_a_rule_that_is_none_is_refused(rule: Any) -> None:
 
 
 def test_numbers_of_numpy_are_rates() -> None:
-    assert plan_graph(dag_mlp_graph("2"), base=np.float32(0.5)).base == 0.5  # type: ignore[arg-type]
+    assert plan_graph(dag_mlp_graph("2"), base=np.float32(0.5), optimizer="sgd").base == 0.5  # type: ignore[arg-type]
 
 
 @given(dag_codes(max_vertices=5), orders, inits, st.sampled_from(sorted(RULES)), st.sampled_from(OPTIMIZERS))
@@ -324,6 +328,11 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], None]] = {
     "a number for a shape": _set("parameters", 0, "shape", 3),
     "a word in a shape": _set("parameters", 0, "shape", ["3", "4"]),
     "another shape than the graph's": _set("parameters", 0, "shape", [1, 1]),
+    "a number for a reason": _set("parameters", 0, "reason", 5),
+    "a number for why a factor is": _set("parameters", 0, "factors", -1, "why", 5),
+    "a list for a factor's name": _set("parameters", 0, "factors", -1, "name", ["x"]),
+    "a number for a vertex's name": _set("vertices", 0, "name", 5),
+    "a number for why it starts so": _set("parameters", 0, "init_reason", 5),
     "a word for kept": _set("parameters", 0, "kept", "yes"),
     "a word for a factor": _set("factors", 0, "value", "2"),
     "a NaN for a factor": _set("factors", 0, "value", math.nan),
@@ -364,3 +373,9 @@ def test_a_damaged_plan_is_refused(name: str) -> None:
     DAMAGE[name](values)
     with pytest.raises(PlanError, match="damaged"):
         Plan.from_json(json.dumps(values))
+
+
+def test_a_plan_with_a_number_that_json_has_not_is_not_written() -> None:
+    plan = EXAMPLES["mlp"]()
+    with pytest.raises(PlanError, match="not finite, which JSON has not"):
+        dataclasses.replace(plan, base=math.nan).to_json()

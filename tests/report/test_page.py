@@ -60,7 +60,7 @@ def chain(names: list[str], *, skip: bool = False) -> Plan:
         )
     ]
     graph = Graph.build(vertices, edges, inputs=["input"], outputs=[names[-1]], parameters=parameters)
-    return plan_graph(graph, base=0.1)
+    return plan_graph(graph, base=0.1, optimizer="sgd")
 
 
 def deep(blocks: int = 40) -> Plan:
@@ -230,8 +230,8 @@ def boxes(drawing: Drawing) -> list[Drawing]:
         deep(),
         chain([f"{kind}.{i}" for i in range(50) for kind in ("convs", "norms")]),  # modules that take turns
         chain([f"layers.{i}" for i in range(300)]),
-        plan_graph(dag_mlp_graph(dense_code(14)), base=0.1),
-        plan_graph(dag_mlp_graph(chain_code(100)), base=0.1),
+        plan_graph(dag_mlp_graph(dense_code(14)), base=0.1, optimizer="sgd"),
+        plan_graph(dag_mlp_graph(chain_code(100)), base=0.1, optimizer="sgd"),
     ],
     ids=["blocks", "turns", "flat", "dense", "chain"],
 )
@@ -509,3 +509,11 @@ def test_what_cannot_be_reported_on_is_said(subject: Any, tmp_path: Path) -> Non
 )
 def test_colours_of_factors(factor: float | None, expected: str) -> None:
     assert ColourScale.over([0.5, 8.0], middle=1.0).colour(factor) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "words"), [(5, "path is 5"), (None, "path is None"), ("a\0b", "path is .*; give where to write")]
+)
+def test_a_place_that_is_none_is_refused(path: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        evenstep.write_report(chain(["a", "b"]), path)

@@ -423,6 +423,7 @@ class Searched:
     graph: Graph
     rule: str | None
     estimate: float | None = None
+    optimizer: str = "sgd"
 
 
 @pytest.mark.parametrize("searched", RULES)

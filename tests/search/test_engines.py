@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -251,3 +253,65 @@ class TestRay:
             found = by_trial(list(ray_engine.run(marked_job(tmp_path, steps=LONG), plain.images(), MANY)))
         assert len(killed) == 2
         assert_plain(found, plain.mlp, MANY, steps=LONG)
+
+    def test_a_cluster_of_one_machine_listens_to_nobody_else(self, ray_engine: Engine) -> None:
+        list(ray_engine.run(job(), plain.images(), TRIALS[:2]))
+        assert {host for _, host in listening(os.getpid())} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+        assert {"raylet", "gcs_server"} <= {name for name, _ in listening(os.getpid())}  # it is there to be looked at
+
+    def test_what_ray_says_of_a_dead_worker_is_not_on_standard_output(self, tmp_path: Path) -> None:
+        script = tmp_path / "dying.py"
+        script.write_text(DYING)
+        said = tmp_path / "flag.err"
+        with said.open("w") as file:
+            done = subprocess.run(
+                [sys.executable, str(script), str(tmp_path / "flag")],
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                check=False,
+                timeout=300,
+            )
+        assert done.returncode == 0, said.read_text()
+        assert done.stdout == "[0, 1, 2]\n"
+
+    def test_what_a_task_raises_is_raised_as_it_was(self, ray_engine: Engine) -> None:
+        wrong = plain.images()[0], torch.full_like(plain.images()[1], 99)
+        with pytest.raises(IndexError, match="99 is out of bounds"):
+            list(ray_engine.run(job(), wrong, TRIALS[:2], Batching("single", 1)))
+
+
+DYING = """
+import os, sys, time
+from evenstep.search.engines.ray_cluster import RayCluster
+
+cluster = RayCluster()
+ray = cluster.join()
+
+
+@ray.remote(num_cpus=1, max_retries=5)
+def work(number, flag):
+    if number == 0 and not os.path.exists(flag):
+        open(flag, "w").close()
+        os.kill(os.getpid(), 9)
+    return number
+
+
+answers = ray.get([work.remote(number, sys.argv[1]) for number in range(3)])
+while "worker died" not in open(sys.argv[1] + ".err").read():  # it is said a little later, by a thread
+    os.sched_yield()
+cluster.leave()
+print(answers)
+"""
+
+
+def listening(pid: int) -> set[tuple[str, str]]:
+    """Return the names and addresses of what a process and all that it started listen on, from what Linux says."""
+    psutil = pytest.importorskip("psutil")
+    me = psutil.Process(pid)
+    return {
+        (process.name(), connection.laddr.ip)
+        for process in (me, *me.children(recursive=True))
+        for connection in process.net_connections(kind="tcp")
+        if connection.status == "LISTEN"
+    }

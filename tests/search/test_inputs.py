@@ -188,7 +188,7 @@ def test_labels_outside_the_classes_are_refused() -> None:
     ("options", "message"),
     [
         ({"grid": []}, "the grid is empty; give at least one learning rate"),
-        ({"grid": [0.1, -0.2]}, r"grid .*-0\.2; give finite numbers above 0"),
+        ({"grid": [0.1, -0.2]}, r"grid .*-0\.2; give a finite number above 0"),
         ({"grid": [0.0]}, r"grid .*0\.0; give"),
         ({"grid": [math.nan]}, "grid .*nan; give"),
         ({"grid": [math.inf]}, "grid .*inf; give"),
@@ -206,7 +206,7 @@ def test_labels_outside_the_classes_are_refused() -> None:
         ({"init": "magic"}, "init is 'magic'"),
         ({"engine": "cluster"}, "engine is 'cluster'; choose 'local' or 'ray'"),
         ({"engine": 3}, "engine is 3; choose 'local' or 'ray'"),
-        ({"on_failure": "ignore"}, "on_failure is 'ignore'; choose 'raise' or 'return'"),
+        ({"on_failure": "ignore"}, "on_failure is 'ignore'; choose one of raise, return"),
     ],
 )
 def test_wrong_options_are_named_with_their_value(options: dict[str, Any], message: str) -> None:

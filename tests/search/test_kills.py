@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from benchmarks.kills import killed
+from kills import killed
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn", "transformer"])

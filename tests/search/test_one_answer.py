@@ -8,10 +8,10 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from kills import Transformer, next_token, sentences
 from torch import Tensor, nn
 
 import evenstep as es
-from benchmarks.kills import Transformer, next_token, sentences
 from evenstep.search import LocalEngine, search_lr
 from evenstep.search.engines.batching import Batching, chosen_batching, placed, train_in
 from evenstep.search.job import Data, Job, Trial

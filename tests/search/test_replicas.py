@@ -38,7 +38,7 @@ Torch = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, tuple[Optimizer, dict[str, Any], Torch]] = {
     "sgd": ("sgd", {}, torch.optim.SGD),
     "decay": ("sgd", {"weight_decay": 0.1}, functools.partial(torch.optim.SGD, weight_decay=0.1)),
-    "heavy ball": ("sgd", {"momentum": 0.8}, functools.partial(torch.optim.SGD, momentum=0.8)),
+    "heavy ball": ("momentum", {"momentum": 0.8, "nesterov": False}, functools.partial(torch.optim.SGD, momentum=0.8)),
     "nesterov": (
         "momentum",
         {"weight_decay": 0.02},

@@ -46,7 +46,7 @@ def network(width: int = 8) -> nn.Module:
 @cache
 def a_check(*, lr: float = 0.1, named: bool = False, steps: int = 3) -> Check:
     def made(width: int) -> tuple[Callable[[], nn.Module], es.Plan]:
-        return lambda: network(width), es.plan(network(width), data()[0][:2], base=lr)
+        return lambda: network(width), es.plan(network(width), data()[0][:2], base=lr, optimizer="sgd")
 
     networks = {(f"width {width}" if named else width): made(width) for width in (8, 16)}
     return check(networks, data(), seeds=2, batch_size=16, steps=steps)
@@ -159,7 +159,10 @@ SEARCH_DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
     "interval of three": ({"interval": [0.1, 0.2, 0.3]}, "interval is [0.1, 0.2, 0.3], not two"),
     "interval without an end": ({"interval": [0.1, None]}, "interval is None, not a number"),
     "estimate is negative": ({"estimate": -1}, "estimate is -1, not a finite number above 0"),
-    "unknown status": ({"status": "fine"}, "status is 'fine', not one of ok, best_at_edge, all_diverged"),
+    "unknown status": (
+        {"status": "fine"},
+        "status is 'fine', not one of ok, best_at_edge, learnt_nothing, all_diverged",
+    ),
     "status is a list": ({"status": ["ok"]}, "status is ['ok'], not one of"),
     "unknown optimizer": ({"optimizer": "lion"}, "optimizer is 'lion', not one of sgd, momentum, adam"),
     "optimizer is a list": ({"optimizer": ["sgd"]}, "optimizer is ['sgd'], not one of"),

@@ -84,8 +84,10 @@ def test_every_cut_of_the_last_line_is_dropped_and_the_ledger_goes_on(path: Path
         path.write_text(whole[:cut])
         ledger = opened(path)
         assert ledger.known(SETTING, NETWORK, TRAINING) == Known({0.5: CURVE[0.5]}, {})
-        assert path.read_text() == whole[:first]
+        assert path.read_text() == whole[:cut]  # whoever only reads cannot know that nobody is writing it
         ledger.note(SETTING, measured(CURVE, ATTEMPTS), TRAINING)
+        assert path.read_text()[:first] == whole[:first]
+        assert len(path.read_text().splitlines()) == 2
         assert opened(path).known(SETTING, NETWORK, TRAINING) == Known(CURVE, ATTEMPTS)
 
 

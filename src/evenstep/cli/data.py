@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ def load_data(source: str) -> Any:
 
         return digits().train
     path = Path(source)
-    if path.is_dir():
+    if os.path.isdir(path):  # not path.is_dir(), which raises for names too long for a file system
         from evenstep.data import load_folder
 
         return load_folder(path).train
@@ -26,7 +27,7 @@ def load_data(source: str) -> Any:
         raise InputError(
             f"data is '{source}'; give 'digits', a file .npz or .pt, the folder of a data set, or 'file.py:function'"
         )
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"there is no file '{source}'; give another --data")
     return _from_file(path)
 

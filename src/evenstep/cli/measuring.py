@@ -83,7 +83,7 @@ def require_data(scale: str, source: str, data: Path | None) -> None:
         raise InputError(f"the scale '{scale}' trains on digits, which need no files; leave --data out")
     if source != "digits" and data is None:
         raise InputError(f"the scale '{scale}' trains on {name}; give {needed} as --data")
-    if data is not None and not data.is_dir():
+    if data is not None and not os.path.isdir(data):
         raise InputError(f"there is no folder '{data}'; give {needed} as --data")
 
 

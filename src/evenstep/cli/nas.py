@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 from collections.abc import Sequence
@@ -137,7 +138,7 @@ def compare(
 
     for path in page or ():
         update_page(path, MARKS, None)
-    if not folder.exists():
+    if not os.path.exists(folder):
         raise InputError(f"there is no folder '{folder}'; give the one that evenstep nas train wrote to")
     comparisons = compared(entries_in(folder), None if table is None else NasBench201Table.load(table))
     results = {"comparisons": [comparison.to_dict() for comparison in comparisons]}

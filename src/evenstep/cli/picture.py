@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +12,9 @@ from evenstep.errors import InputError
 
 def require_place(path: Path, what: str) -> None:
     """Refuse a file for `what`, the option's name, whose folder is not there or that is a folder itself."""
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise InputError(f"there is no folder '{path.parent}' for the {what}; make it, or give another --{what}")
-    if path.is_dir():
+    if os.path.isdir(path):
         raise InputError(f"the {what} is '{path}', a folder; give a file as --{what}")
 
 

@@ -60,7 +60,7 @@ def plan(
     rule: Annotated[str, typer.Option(help="weighted, paths, constant or mup.")] = "weighted",
     init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
     optimizer: Annotated[
-        str | None, typer.Option(help="sgd, momentum or adam; if not given, the one the base was searched for, or sgd.")
+        str | None, typer.Option(help="sgd, momentum or adam; if not given, the one the base was searched for.")
     ] = None,
     base: Annotated[
         str | None,

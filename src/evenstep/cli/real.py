@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -110,7 +111,7 @@ def _require_folder(scale: RealScale, rows: Sequence[Row], data: Path | None) ->
         return
     if not any(source.needs_folder for source in scale.sources.values()):
         raise InputError(f"the scale '{scale.name}' needs no files; leave --data out")
-    if not data.is_dir():
+    if not os.path.isdir(data):
         raise InputError(f"there is no folder '{data}'; give the folder of CIFAR-10 as --data")
     if needing:
         located(CIFAR10, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -29,7 +30,7 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write one self-contained page: graph, parameter table, searches, coordinate check and studies."""
-    if not output.parent.is_dir():
+    if not os.path.isdir(output.parent):
         raise InputError(f"there is no folder '{output.parent}' for the page; make it, or give another --output")
     if run_or_plan.count("-") > 1:
         raise InputError("standard input is named twice; give '-' once")
@@ -60,7 +61,7 @@ def report(
 
 def _require_json(path: Path) -> None:
     """Say that a file is damaged JSON, where it is; what else is wrong with it, others say."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return
     try:
         text = path.read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import sys
 import time
 from pathlib import Path
@@ -33,8 +34,8 @@ def list_searches(
             print(json.dumps(search))
             continue
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(search["started"]))
-        recipe = search["description"]["recipe"]
-        what = f"{recipe['optimizer']}, batch {recipe['batch_size']}"
+        recipe = search["description"].get("recipe")
+        what = f"{recipe.get('optimizer')}, batch {recipe.get('batch_size')}" if isinstance(recipe, dict) else "unknown"
         print(
             f"{search['config'][:12]}  {started}  {search['copies']:5d} trials, {search['diverged']} diverged  {what}"
         )
@@ -88,11 +89,11 @@ _COLUMNS = ("config", "lr", "seed", "loss", "status", "seconds", "curve", "prove
 
 
 def _open(path: Path) -> Store:
-    if not path.is_file():
+    if not os.path.isfile(path):  # not path.is_file(), which raises for names too long for a file system
         raise StoreError(f"there is no store '{path}'; a search writes one with --store FILE")
     from evenstep.search.store import Store  # here: it loads torch, and help and completion do without
 
-    return Store(path)
+    return Store(path, read_only=True)
 
 
 def _rows(store: Store, config: str) -> list[StoreRow]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import sysconfig
 import textwrap
@@ -37,7 +38,7 @@ def load_function(target: str, *, returns: str) -> Callable[..., Any]:
     def called(*arguments: Any, **named: Any) -> Any:
         try:
             return make(*arguments, **named)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # sys.exit() would end us with the target's own exit code
             raise _failed(target, error, (*arguments, *named.values())) from error
 
     # No more than the signature: a class has much that a function should not.
@@ -63,7 +64,7 @@ def load_maker(target: str, *, returns: str) -> Callable[..., Any]:
 def _load(place: str, target: str) -> ModuleType:
     if place.endswith(".py"):
         path = Path(place)
-        if not path.is_file():
+        if not os.path.isfile(path):  # not path.is_file(), which raises for names too long for a file system
             raise InputError(f"there is no file '{place}' (from target '{target}')")
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None
@@ -73,7 +74,7 @@ def _load(place: str, target: str) -> ModuleType:
         sys.path.insert(0, str(path.resolve().parent))  # a script finds its neighbours, as under `python file.py`
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _failed(target, error) from error
         return module
     sys.path.insert(0, str(Path.cwd()))
@@ -81,11 +82,11 @@ def _load(place: str, target: str) -> ModuleType:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
         raise InputError(f"cannot import '{place}' (from target '{target}'): {error}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(target, error) from error
 
 
-def _failed(target: str, error: Exception, arguments: Sequence[Any] = ()) -> InputError:
+def _failed(target: str, error: BaseException, arguments: Sequence[Any] = ()) -> InputError:
     """Say in one line where the user's own code raised, and what it was called with."""
     if isinstance(error, SyntaxError):
         file, line = error.filename or "", error.lineno

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from evenstep.arguments import shown
 from evenstep.errors import GraphError
 
 DAG_OPS = ("none", "skip", "weight")
@@ -65,6 +66,7 @@ def parse_nasbench201_code(code: str) -> Wiring:
     >>> parse_nasbench201_code("3_24_440") == parse_nasbench201_code("324440")
     True
     """
+    _require_text(code)
     if "|" in code:
         return _from_rows(_string_rows(code), NASBENCH201_OPS)
     if re.fullmatch(r"\d{6}", code):
@@ -88,12 +90,18 @@ def nasbench201_string(wiring: Wiring) -> str:
     return "+".join("|" + "".join(f"{op}~{source}|" for source, op in enumerate(row)) for row in rows)
 
 
+def _require_text(code: object) -> None:
+    if not isinstance(code, str):
+        raise GraphError(f"the code is {shown(code)}; give a text, such as '2_12'")
+
+
 def _shown(code: str) -> str:
     """Return a code as an error quotes it: of one too long for a line, both ends."""
     return code if len(code) <= 80 else f"{code[:50]}...{code[-20:]}"
 
 
 def _digit_rows(code: str, allowed: str, count: int) -> list[list[int]]:
+    _require_text(code)
     if not code.strip():
         raise GraphError("the code is empty, a graph of one vertex; give at least one row, such as '2'")
     rows = []
@@ -152,6 +160,8 @@ def _from_rows(rows: Sequence[Sequence[int]], ops: Sequence[str]) -> Wiring:
 
 
 def _op_rows(wiring: Wiring, missing: str) -> Iterable[list[str]]:
+    if not isinstance(wiring, Wiring):
+        raise GraphError(f"the wiring is {shown(wiring)}; give what parse_dag_code or parse_nasbench201_code returns")
     found = {(edge.source, edge.target): edge.op for edge in wiring.edges}
     for target in range(1, wiring.vertex_count):
         yield [found.get((source, target), missing) for source in range(target)]

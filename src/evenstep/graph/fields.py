@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,7 +39,7 @@ def validated(value: Read) -> Read:
 
 def _problem(name: str, default: Any, given: Any) -> str:
     """Say what a field has to be instead, nothing where it is right."""
-    number = type(given) in (int, float) and math.isfinite(given)
+    number = type(given) in (int, float) and abs(given) <= sys.float_info.max  # whole numbers may be beyond all floats
     if type(default) is bool:
         return "" if type(given) is bool else "give true or false"
     if type(default) is int and (type(given) is not int or given < 0):

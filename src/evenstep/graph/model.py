@@ -13,6 +13,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, Literal, get_args
 
+from evenstep.arguments import shown
 from evenstep.errors import GraphError
 from evenstep.graph.fields import non_default_fields, validated
 from evenstep.graph.operators import (
@@ -201,7 +202,13 @@ class Graph:
         """
         made = []
         names: dict[str, None] = {}
+        if isinstance(edges, str) or not isinstance(edges, Iterable):
+            raise GraphError(f"edges is {shown(edges)}; give a list of (source, target, op)")
         for item in edges:
+            if not isinstance(item, tuple | list):
+                raise GraphError(
+                    f"edge {shown(item)} is no tuple; give (source, target, op) or (source, target, op, depth)"
+                )
             if len(item) not in (3, 4):
                 raise GraphError(
                     f"edge {item!r} has {len(item)} entries; give (source, target, op) or (source, target, op, depth)"
@@ -310,14 +317,19 @@ class Graph:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Graph:
-        """Rebuild a graph from `to_dict`."""
-        return cls.build(
-            (validated(Vertex(**v)) for v in values["vertices"]),
-            (_edge_of(e) for e in values["edges"]),
-            inputs=values["inputs"],
-            outputs=values["outputs"],
-            parameters=map(_parameter_of, values["parameters"]),
-        )
+        """Rebuild a graph from `to_dict`; values that no graph writes raise a `GraphError`."""
+        try:
+            return cls.build(
+                (validated(Vertex(**v)) for v in values["vertices"]),
+                (_edge_of(e) for e in values["edges"]),
+                inputs=values["inputs"],
+                outputs=values["outputs"],
+                parameters=map(_parameter_of, values["parameters"]),
+            )
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise GraphError(
+                f"the graph is damaged ({type(error).__name__}: {error}); make it again with to_dict()"
+            ) from None
 
 
 def vertices_whose_paths_meet(
@@ -362,6 +374,8 @@ def _edge_values(edge: Edge) -> dict[str, Any]:
 def _parameter_of(values: Mapping[str, Any]) -> Parameter:
     """Rebuild a parameter from plain values, or raise if a field is invalid."""
     parameter = validated(Parameter(**{**values, "shape": tuple(values.get("shape", ()))}))
+    if not all(type(size) is int and size >= 0 for size in parameter.shape):
+        raise GraphError(f"shape of parameter '{parameter.name}' is {shown(parameter.shape)}; give whole numbers")
     if parameter.role not in get_args(Role):
         raise GraphError(
             f"role of parameter '{parameter.name}' is {parameter.role!r}; choose one of {_names(get_args(Role))}"

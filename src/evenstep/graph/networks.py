@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
+from evenstep.arguments import require_whole
 from evenstep.errors import InputError
 from evenstep.graph.codes import Wiring, parse_dag_code, parse_nasbench201_code
 from evenstep.graph.model import Edge, Graph, Parameter, Vertex
@@ -251,7 +252,6 @@ def _pooled_readout(
 
 def _check(**sizes: int) -> None:
     for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} is {value!r}; give a whole number from 1 up")
+        require_whole(name, value)
         if value > _LARGEST_SIZE:
             raise InputError(f"{name} has {len(str(value))} digits; give a whole number up to {_LARGEST_SIZE}")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from evenstep.arguments import shown
 from evenstep.errors import InputError
 from evenstep.planning import ParameterPlan, Plan
 from evenstep.planning.groups import matched
@@ -21,6 +22,8 @@ def initialize_(model: nn.Module, plan: Plan, *, generator: torch.Generator | No
     The row of an embedding that stands for padding is left at zero.
     """
     require_module_and_plan(model, plan)
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise InputError(f"generator is {shown(generator)}; give a torch.Generator, or leave it out")
     padding = _padding_rows(model)
     with torch.no_grad():
         for planned, parameter in matched(model, plan):

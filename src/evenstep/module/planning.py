@@ -37,7 +37,7 @@ def plan(
     `base` is the result of `search_lr`, or a learning rate as it finds them: the best one of the network `base_graph`,
     or without that of the one-hidden-layer chain of the same kind. Left out, the plan holds factors only. `init` is
     `conserve`, `degree` (the paper's), `he`, or `keep` for a plan of learning rates alone; `optimizer`, left out, is
-    the one the base was searched for, or `sgd`.
+    the one the base was searched for; a bare learning rate does not say which it is for, so there it has to be given.
 
     One forward pass with weights drawn as planned then measures what every vertex carries: where that is far from what
     was computed, a warning names the operator and the plan goes on from what was measured. The module itself is not
@@ -46,7 +46,7 @@ def plan(
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(8, 256), nn.ReLU(), nn.Linear(256, 2))
-    >>> planned = plan(net, torch.zeros(1, 8), base=0.1)
+    >>> planned = plan(net, torch.zeros(1, 8), base=0.1, optimizer="sgd")
     >>> [parameter.name for parameter in planned.parameters]
     ['0.weight', '0.bias', '2.weight', '2.bias']
     """

@@ -15,6 +15,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
+from evenstep.arguments import require_choice
 from evenstep.errors import EvenstepError, InputError, TraceError
 from evenstep.graph.expressions import affine
 from evenstep.graph.model import Edge, Graph, Parameter, Vertex
@@ -96,8 +97,7 @@ def read(
     on_unknown: OnUnknown = "raise",
 ) -> Reading:
     """Return a module's graph as `trace` does, together with the program it was read from."""
-    if on_unknown not in ("raise", "identity"):
-        raise InputError(f"on_unknown is '{on_unknown}'; choose 'raise' or 'identity'")
+    require_choice("on_unknown", on_unknown, ("raise", "identity"))
     if not isinstance(model, nn.Module):
         if isinstance(example_inputs, nn.Module):
             given = f"the model is {type(model).__name__} and example_inputs is {type(example_inputs).__name__}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from evenstep.arguments import require_number, shown
 from evenstep.errors import InputError, PlanError
 from evenstep.planning.unwrap import FLATTENED, is_module, named_parameters, unwrapped
 
@@ -19,13 +18,13 @@ def param_groups(model: Any, plan: Plan, *, lr: float | None, even_decay: bool, 
     A group has `params`, a real `lr`, a `name` and whatever `options` were given (such as `weight_decay`). With
     `even_decay` every group's `weight_decay` is divided by its layers' own factor of the rate.
     """
+    if not isinstance(even_decay, bool):
+        raise InputError(f"even_decay is {shown(even_decay)}; give True or False")
     decay = _decay(options) if even_decay else None
     base = plan.base if lr is None else lr
     if base is None:
         raise PlanError("the plan holds factors only; give the base's learning rate: plan.param_groups(model, lr=...)")
-    if isinstance(base, bool) or not isinstance(base, Real) or not math.isfinite(base) or base <= 0:
-        raise InputError(f"lr is {base!r}; give a finite number above 0")
-    rate = float(base)
+    rate = require_number("lr", base, above=0)
     for reserved in ("params", "name"):
         if reserved in options:
             raise InputError(f"option '{reserved}' is set by the plan; leave it out")
@@ -46,13 +45,8 @@ def param_groups(model: Any, plan: Plan, *, lr: float | None, even_decay: bool, 
 
 def _decay(options: dict[str, Any]) -> float:
     """Return the weight decay among the options of all groups."""
-    decay = options.get("weight_decay")
-    if isinstance(decay, bool) or not isinstance(decay, Real) or not math.isfinite(decay) or decay < 0:
-        raise InputError(
-            f"weight_decay is {decay!r}; even_decay=True divides a weight decay among the groups: give a finite number "
-            "from 0 up, or leave even_decay out"
-        )
-    return float(decay)
+    remedy = ", which even_decay=True divides among the groups, or leave even_decay out"
+    return require_number("weight_decay", options.get("weight_decay"), least=0, remedy=remedy)
 
 
 def matched(model: Any, plan: Plan) -> list[tuple[ParameterPlan, Any]]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import zip_longest
 from typing import Any
 
+from evenstep.arguments import shown
 from evenstep.errors import EvenstepError, PlanError
 from evenstep.graph import Graph
 from evenstep.planning.concerns import concerns
@@ -120,13 +121,15 @@ class Plan:
     def __getitem__(self, name: str) -> ParameterPlan:
         """Return the plan of one parameter by name."""
         for parameter in self.parameters:
-            if parameter.name == name:
+            if isinstance(name, str) and parameter.name == name:
                 return parameter
-        raise PlanError(f"the plan has no parameter '{name}'; it has {len(self.parameters)}, such as {self._some()}")
+        raise PlanError(
+            f"the plan has no parameter {shown(name)}; it has {len(self.parameters)}, such as {self._some()}"
+        )
 
     def __contains__(self, name: object) -> bool:
         """Say whether the plan has a parameter of this name."""
-        return any(parameter.name == name for parameter in self.parameters)
+        return isinstance(name, str) and any(parameter.name == name for parameter in self.parameters)
 
     def __iter__(self) -> Iterator[ParameterPlan]:
         """Go through the parameters' plans in the model's order."""
@@ -180,8 +183,14 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON text that `Plan.from_json` reads back to an equal plan."""
-        with any_digits():
-            return json.dumps(self.to_dict(), allow_nan=False)
+        try:
+            with any_digits():
+                return json.dumps(self.to_dict(), allow_nan=False)
+        except ValueError:
+            raise PlanError(
+                "the plan holds a number that is not finite, which JSON has not; look for a constant of the network "
+                "that is infinite or not a number"
+            ) from None
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -210,9 +219,11 @@ class Plan:
             )
         try:
             return cls._from_values(values)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, EvenstepError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, EvenstepError) as error:
+            reason = " ".join(str(error).split())[:300]
             raise PlanError(
-                f"the plan is damaged ({type(error).__name__}: {error}); make it again and write it with plan.to_json()"
+                f"the plan is damaged ({type(error).__name__}: {reason}); make it again and write it with "
+                "plan.to_json()"
             ) from None
 
     @classmethod
@@ -247,15 +258,18 @@ def _check_values(plan: Plan) -> None:
     _require(plan.base is None or (_is_number(plan.base) and plan.base > 0), "base", plan.base)
     _require(type(plan.path_count) is int and plan.path_count > 0, "path_count", plan.path_count)
     _require(type(plan.sum_cubed_depth) is int and plan.sum_cubed_depth >= 0, "sum_cubed_depth", plan.sum_cubed_depth)
-    for factor in plan.factors:
+    for factor in (*plan.factors, *(factor for p in plan.parameters for factor in p.factors)):
         _require(isinstance(factor.name, str) and isinstance(factor.why, str), "words of a factor", factor)
+    for factor in plan.factors:
         _require(_is_number(factor.value) and factor.value > 0, f"factor '{factor.name}'", factor.value)
     for vertex in plan.vertices:
+        _require(isinstance(vertex.name, str), "name of a vertex", vertex.name)
         sizes = _is_number(vertex.second_moment) and vertex.second_moment >= 0 and type(vertex.in_degree) is int
         sizes = sizes and (vertex.measured is None or (_is_number(vertex.measured) and vertex.measured >= 0))
         _require(sizes, f"vertex '{vertex.name}'", (vertex.in_degree, vertex.second_moment, vertex.measured))
     _require(all(isinstance(remark, str) for remark in plan.remarks), "remarks", plan.remarks)
     for p in plan.parameters:
+        _require(isinstance(p.name, str), "name of a parameter", p.name)
         _require(p.factors[: len(plan.factors)] == plan.factors, f"factors of '{p.name}'", p.factors)
         _require(
             all(isinstance(text, str) for text in (p.init_reason, p.role, *p.notes)), f"words of '{p.name}'", p.notes
@@ -298,4 +312,5 @@ def _parameter_of(values: Mapping[str, Any]) -> ParameterPlan:
     made = ParameterPlan(**own | {"shape": tuple(own["shape"]), "notes": tuple(own["notes"])})
     rate = values["lr_scale"]
     _require(_is_number(rate) and math.isclose(rate, made.lr_scale), f"lr_scale of '{made.name}'", rate)
+    _require(isinstance(values.get("reason", ""), str), f"reason of '{made.name}'", values.get("reason"))
     return made

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from numbers import Real
 from typing import Protocol
 
+from evenstep.arguments import require_choice, require_number, shown
 from evenstep.errors import InputError
 from evenstep.graph import Graph, Parameter, dag_cnn_graph, dag_mlp_graph
 from evenstep.graph.expression_names import is_plain
@@ -23,6 +24,12 @@ from evenstep.rules import OPTIMIZERS, RULES, Factor, Optimizer, RateFactors, Ru
 
 # Widths of the one-hidden-layer chain that stands for a bare number: those our measurements were made at.
 BASE_WIDTH = {"mlp": 256, "cnn": 64}
+
+_NO_ANSWER = {
+    "best_at_edge": "widen its grid, or train longer",
+    "learnt_nothing": "train longer, check the targets and the loss, or try other rates",
+    "all_diverged": "search lower rates, or check the data's scale and the loss",
+}
 
 
 class BaseSearch(Protocol):
@@ -50,7 +57,8 @@ def plan_graph(
 
     `base` is a search (its `estimate` counts, else its `best`), or the learning rate found on `base_graph` (left out:
     the one-hidden-layer chain of the same kind, of `BASE_WIDTH` units and kernel 3), or left out for a plan that holds
-    factors only. `optimizer`, left out, is the one the base was searched for, or `sgd`.
+    factors only. `optimizer`, left out, is the one the base was searched for; with a bare learning rate it has to be
+    said, and factors alone are for `sgd`.
     """
     return plan_network(graph, rule=rule, init=init, optimizer=optimizer, base=base, base_graph=base_graph)[0]
 
@@ -66,12 +74,13 @@ def plan_network(
 ) -> tuple[Plan, Network]:
     """Return the plan of a graph as `plan_graph` does, and the network at its start that it was made from."""
     chosen, start = _chosen(rule), initialisation(init)
-    if optimizer is not None and optimizer not in OPTIMIZERS:
-        raise InputError(f"optimizer is '{optimizer}'; choose one of {', '.join(OPTIMIZERS)}")
+    if optimizer is not None:
+        require_choice("optimizer", optimizer, OPTIMIZERS)
     _require_graph("graph", graph)
     rate, base_graph = _base(base, base_graph)
     if base_graph is not None:
         _require_graph("base_graph", base_graph)
+    _require_answer(base)
     _require_like(base, chosen)
     _require_trainable(graph)
     kind = _optimizer(base, optimizer)
@@ -221,6 +230,17 @@ def _require_like(base: BaseSearch | float | None, rule: Rule) -> None:
     )
 
 
+def _require_answer(base: BaseSearch | float | None) -> None:
+    """Refuse a search without an answer: its best rate is a guess, however it looks."""
+    status = getattr(base, "status", "ok")
+    if status != "ok":
+        remedy = _NO_ANSWER.get(status, "search it again")
+        raise InputError(
+            f"the base's search has the status '{status}', and no rate to go on from: {remedy}; to take a rate all the "
+            "same give base=search.best, base_graph=search.graph and the optimizer"
+        )
+
+
 def _optimizer(base: BaseSearch | float | None, asked: Optimizer | None) -> Optimizer:
     """Return the optimiser a plan is for: the one asked for, which has to be the base's where that is known."""
     searched: Optimizer | None = getattr(base, "optimizer", None)
@@ -229,7 +249,14 @@ def _optimizer(base: BaseSearch | float | None, asked: Optimizer | None) -> Opti
             f"the base was searched for optimizer '{searched}', and the plan is for '{asked}', whose rates are of "
             f"another size; search the base with optimizer='{asked}'"
         )
-    return asked or searched or "sgd"
+    kind = asked or searched
+    if kind is None and base is not None:
+        rate = f"the learning rate {float(base):g} alone" if isinstance(base, Real) else "a search that names none"
+        raise InputError(
+            f"the base is {rate}, and optimizer is not given; a rate is right for one optimizer only: say which, "
+            "'sgd', 'momentum' or 'adam'"
+        )
+    return kind or "sgd"
 
 
 def _require_graph(name: str, graph: object) -> None:
@@ -258,12 +285,9 @@ def _base(base: BaseSearch | float | None, base_graph: Graph | None) -> tuple[fl
     if base is None:
         return None, base_graph
     if isinstance(base, Real) and not isinstance(base, bool):  # numpy's numbers too
-        rate = float(base)
-    elif hasattr(base, "best") and hasattr(base, "graph"):
+        return require_number("the base learning rate", base, above=0), base_graph
+    if hasattr(base, "best") and hasattr(base, "graph"):
         # The steady minimum transfers better than the largest rate that is as good, where the search knows both.
         rate, base_graph = getattr(base, "estimate", None) or base.best, base_graph or base.graph
-    else:
-        raise InputError(f"base is {base!r}; give a search's result, a learning rate, or nothing")
-    if not math.isfinite(rate) or rate <= 0:
-        raise InputError(f"the base learning rate is {rate!r}; give a finite number above 0")
-    return rate, base_graph
+        return require_number("the base learning rate", rate, above=0), base_graph
+    raise InputError(f"base is {shown(base)}; give a search's result, a learning rate, or nothing")

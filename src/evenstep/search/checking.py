@@ -7,6 +7,7 @@ optimiser step, to first order: further steps run into the loss's curvature, whe
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -14,6 +15,7 @@ from typing import Any, Literal, cast
 from torch import nn
 from torch.nn import functional
 
+from evenstep.arguments import require_choice, require_function, require_whole
 from evenstep.errors import EvenstepError, InputError
 from evenstep.graph import Graph
 from evenstep.planning import Plan
@@ -243,8 +245,8 @@ def check(
     """
     recipe, rates = _recipe(networks, lr, batch_size, loss)
     for name, value in (("steps", steps), ("seeds", seeds)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{name} is {value!r}; give a whole number from 1 up")
+        require_whole(name, value)
+    require_function("notify", notify, what="a function that takes a text")
     if tolerance is not None and not _above_zero(tolerance):
         raise InputError(f"tolerance is {tolerance!r}; give a finite number above 0, or leave it out")
     tensors = as_tensors(data)
@@ -290,14 +292,13 @@ def _recipe(
 
 
 def _above_zero(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
 
 
 def _compared(
     compare: str, graphs: Mapping[Any, Graph], recorded: Mapping[Any, RecordedModules]
 ) -> Literal["layers", "last"]:
-    if compare not in ("auto", "layers", "last"):
-        raise InputError(f"compare is '{compare}'; choose auto, layers or last")
+    require_choice("compare", compare, ("auto", "layers", "last"))
     for label, modules in recorded.items():
         if not modules.layers:
             raise InputError(

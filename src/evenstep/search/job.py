@@ -51,6 +51,7 @@ class Job:
         kept = {}
         for seed in seeds if names or fixed else ():
             model = made(make_model, seed)
+            _require_alike(model, template)
             values: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if name in names}
             values |= {name: t for name, t in fixed_tensors(model).items() if not _same(t, fixed.get(name))}
             if values:
@@ -84,6 +85,22 @@ def _arrived(
     template: nn.Module, names: list[str], plan: Plan, recipe: Recipe, kept: Mapping[int, Mapping[str, Tensor]]
 ) -> Job:
     return Job(unpacked_(template, names), plan, recipe, kept)
+
+
+def _require_alike(model: nn.Module, template: nn.Module) -> None:
+    """Refuse a model of other parameters or buffers than the template's: a function makes the same one at each call."""
+    known = {name: tuple(tensor.shape) for name, tensor in template.state_dict().items()}
+    for name, tensor in model.state_dict().items():
+        if known.pop(name, None) != tuple(tensor.shape):
+            raise _changing(model, f"'{name}' of shape {tuple(tensor.shape)}")
+    if known:
+        raise _changing(model, f"no '{next(iter(known))}'")
+
+
+def _changing(model: nn.Module, what: str) -> InputError:
+    return InputError(
+        f"make_model returned {type(model).__name__} with {what}, unlike before; return the same network at each call"
+    )
 
 
 def norms_of(model: nn.Module) -> list[_NormBase]:

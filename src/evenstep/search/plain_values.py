@@ -18,7 +18,15 @@ def reading(name: str, *, remedy: str) -> Iterator[None]:
         yield
     except DamageError as error:
         raise DamageError(name, error.cause, remedy) from None
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, EvenstepError) as error:
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+        EvenstepError,
+    ) as error:
         raise DamageError(name, f"{type(error).__name__}: {error}", remedy) from None
 
 
@@ -41,6 +49,14 @@ def number(name: str, value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ValueError(f"{name} is {shortened(value)}, not a number")
     return float(value)
+
+
+def finite(name: str, value: object) -> float:
+    """Return a finite number."""
+    result = number(name, value)
+    if not math.isfinite(result):
+        raise ValueError(f"{name} is {shortened(value)}, not a finite number")
+    return result
 
 
 def positive(name: str, value: object) -> float:

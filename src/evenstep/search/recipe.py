@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn import functional
 
+from evenstep.arguments import require_choice, require_function, require_number, require_whole, shown
 from evenstep.errors import InputError
 from evenstep.rules import OPTIMIZERS, Optimizer
 
@@ -47,16 +47,34 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Refuse values that no training can run with."""
-        if self.optimizer not in OPTIMIZERS:
-            raise InputError(f"optimizer is '{self.optimizer}'; choose one of {', '.join(OPTIMIZERS)}")
+        require_choice("optimizer", self.optimizer, OPTIMIZERS)
         for name in ("epochs", "batch_size", "steps"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise InputError(f"{name} is {value!r}; give a whole number from 1 up")
-        for name in ("momentum", "weight_decay", "eps", *()):
-            value = getattr(self, name)
-            if value is not None and (not math.isfinite(value) or value < 0):
-                raise InputError(f"{name} is {value!r}; give a finite number from 0 up")
+            if value is not None or name != "steps":
+                require_whole(name, value)
+        for name in ("weight_decay", "eps"):
+            require_number(name, getattr(self, name), least=0)
+        if not isinstance(self.betas, tuple) or len(self.betas) != 2:
+            raise InputError(f"betas is {shown(self.betas)}; give a pair of numbers, such as (0.9, 0.999)")
+        for value in self.betas:
+            require_number("a number of betas", value, least=0, below=1)
+        require_function("schedule", self.schedule, what="a function of the step that returns a factor of the rate")
+        require_function("loss", self.loss, what="a function of outputs and targets, such as cross_entropy")
+        self._require_momentum()
+
+    def _require_momentum(self) -> None:
+        """Refuse momentum out of range, and one that is not the named optimiser's: its rates are of another size."""
+        if self.nesterov is not None and not isinstance(self.nesterov, bool):
+            raise InputError(f"nesterov is {shown(self.nesterov)}; give True or False, or leave it out")
+        if self.momentum is not None:
+            require_number("momentum", self.momentum, least=0, below=1)
+        if self.optimizer == "adam" and (self.momentum is not None or self.nesterov):
+            raise InputError("momentum and nesterov are SGD's, and optimizer is 'adam'; leave them out")
+        if (self.optimizer == "momentum") != (self.momentum_used > 0) or (self.nesterov and not self.momentum_used):
+            raise InputError(
+                f"momentum is {self.momentum_used:g} and nesterov {self.nesterov_used}, and optimizer is "
+                f"'{self.optimizer}'; name SGD with momentum 'momentum', and SGD without it 'sgd'"
+            )
 
     @property
     def momentum_used(self) -> float:

@@ -15,7 +15,7 @@ from evenstep.rules import OPTIMIZERS
 from evenstep.search import plain_values
 from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
 
-Status = Literal["ok", "best_at_edge", "all_diverged"]
+Status = Literal["ok", "best_at_edge", "learnt_nothing", "all_diverged"]
 _REMEDY = "make it again: evenstep search file.py:function --json > base.json, or search.to_dict()"
 
 
@@ -29,6 +29,9 @@ class LRSearch:
     `interval` is the range of the seeds' own best rates, widened to 95% confidence; `graph` is the network that was
     searched, so that a plan can relate another network to it; `rule` names the rule whose factors single layers trained
     with: rates found with one of width do not serve a rule without. `optimizer` is what the rates were searched for.
+    `untrained` is the mean loss that the seeds start with, or that of guessing where it is lower. The status is
+    `learnt_nothing` where the smallest loss is not below that by more than twice the standard error of the difference
+    over seeds, and by more than a thousandth of it: with one seed there is no spread to go by.
     """
 
     grid: tuple[float, ...]
@@ -41,6 +44,7 @@ class LRSearch:
     interval: tuple[float, float] | None = None
     rule: str | None = None
     optimizer: str | None = None
+    untrained: float | None = None
 
     @property
     def mean_losses(self) -> tuple[float, ...]:
@@ -58,6 +62,13 @@ class LRSearch:
             raise SearchError(
                 f"every trial diverged at all {len(self.grid)} learning rates from {self.grid[0]:.3g} to "
                 f"{self.grid[-1]:.3g}; search lower rates (start=...), or check the data's scale and the loss"
+            )
+        if self.status == "learnt_nothing":
+            started = "" if self.untrained is None else f" {self.untrained:.4g}"
+            raise SearchError(
+                f"nothing was learnt: the smallest loss {min(self.mean_losses):.4g} is within noise of the untrained "
+                f"network's{started}; train longer (epochs, steps), check the targets and the loss, or try other rates "
+                "(start, grid)"
             )
         if self.status == "best_at_edge":
             raise SearchError(
@@ -78,6 +89,7 @@ class LRSearch:
             "losses": [[plain_values.finite_or_none(loss) for loss in seeds] for seeds in self.losses],
             "rule": self.rule,
             "optimizer": self.optimizer,
+            "untrained": self.untrained,
             "graph": self.graph.to_dict(),
         }
 
@@ -105,7 +117,7 @@ class LRSearch:
                 f"best is {values['best']!r}, with the status '{status}'; it is a rate of the grid, if any"
             )
         bracket, estimate, interval = (values.get(name) for name in ("bracket", "estimate", "interval"))
-        rule, optimizer = values.get("rule"), values.get("optimizer")
+        rule, optimizer, untrained = (values.get(name) for name in ("rule", "optimizer", "untrained"))
         return cls(
             grid,
             losses,
@@ -117,6 +129,7 @@ class LRSearch:
             None if interval is None else _pair("interval", interval, plain_values.positive),
             None if rule is None else plain_values.text("rule", rule),
             None if optimizer is None else plain_values.one_of("optimizer", optimizer, OPTIMIZERS),
+            None if untrained is None else plain_values.finite("untrained", untrained),
         )
 
 
@@ -159,8 +172,13 @@ def _pair(name: str, values: object, read: Callable[[str, object], float]) -> tu
     return read(name, pair[0]), read(name, pair[1])
 
 
-def chosen(grid: tuple[float, ...], losses: tuple[tuple[float, ...], ...], graph: Graph) -> LRSearch:
-    """Choose the best rate of a finished grid."""
+def chosen(
+    grid: tuple[float, ...],
+    losses: tuple[tuple[float, ...], ...],
+    graph: Graph,
+    untrained: tuple[float, ...] = (),
+) -> LRSearch:
+    """Choose the best rate of a finished grid; `untrained` are the losses of the seeds without learning, if known."""
     means = [sum(seeds) / len(seeds) for seeds in losses]
     if not any(math.isfinite(mean) for mean in means):
         return LRSearch(grid, losses, math.nan, (math.nan, grid[0]), "all_diverged", graph)
@@ -170,15 +188,34 @@ def chosen(grid: tuple[float, ...], losses: tuple[tuple[float, ...], ...], graph
     at_edge = best in (0, len(grid) - 1)
     bracket = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
     status: Status = "best_at_edge" if at_edge else "ok"
+    if _learnt_nothing(losses[lowest], untrained):
+        status = "learnt_nothing"
     estimate = None if at_edge else _estimate(grid, means)
-    return LRSearch(grid, losses, grid[best], bracket, status, graph, estimate, _interval(grid, losses))
+    start = statistics.fmean(untrained) if untrained and all(map(math.isfinite, untrained)) else None
+    return LRSearch(
+        grid, losses, grid[best], bracket, status, graph, estimate, _interval(grid, losses), untrained=start
+    )
 
 
-def of_positions(losses: Mapping[int, tuple[float, ...]], start: float, graph: Graph) -> LRSearch:
+NOTHING = 1e-3  # the part of the untrained loss that is noise whatever the seeds say
+
+
+def _learnt_nothing(trained: tuple[float, ...], untrained: tuple[float, ...]) -> bool:
+    """Say whether losses are as if nothing had been trained, but for noise; a start that is not finite says nothing."""
+    if not untrained or not all(map(math.isfinite, untrained)):
+        return False
+    gain = statistics.fmean(untrained) - statistics.fmean(trained)
+    error = math.hypot(_standard_error(trained), _standard_error(untrained))
+    return gain <= max(2 * error, NOTHING * abs(statistics.fmean(untrained)))
+
+
+def of_positions(
+    losses: Mapping[int, tuple[float, ...]], start: float, graph: Graph, untrained: tuple[float, ...] = ()
+) -> LRSearch:
     """Choose the best rate of a search over the lattice of `evenstep.search.grid`."""
     positions = sorted(losses)
     grid = tuple(rate_at(start, position) for position in positions)
-    return chosen(grid, tuple(losses[position] for position in positions), graph)
+    return chosen(grid, tuple(losses[position] for position in positions), graph, untrained)
 
 
 def _estimate(grid: tuple[float, ...], means: list[float]) -> float | None:

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
-import torch
 from torch import nn
 from torch.nn import functional
 
-from evenstep.errors import InputError, SearchError, SearchWarning
+from evenstep.arguments import require_choice, require_function, require_number, require_whole, shown
+from evenstep.errors import EvenstepError, InputError, SearchError, SearchWarning
 from evenstep.graph import Graph
 from evenstep.module import plan as plan_module
 from evenstep.planning import Plan, plan_graph
-from evenstep.rules import Optimizer
+from evenstep.rules import OPTIMIZERS, Optimizer
+from evenstep.search import plain_values
 from evenstep.search.engines import Engine, LocalEngine
-from evenstep.search.engines.batching import Batching
+from evenstep.search.engines.batching import Batching, BatchingKind
 from evenstep.search.grid import OCTAVE, rate_at, wanted
 from evenstep.search.job import Data, Job, Trial, made
 from evenstep.search.key import search_key
 from evenstep.search.provenance import provenance
-from evenstep.search.randomness import own_randomness
 from evenstep.search.recipe import Loss, Recipe, Schedule, constant_schedule
 from evenstep.search.replicas import TrialResult
 from evenstep.search.result import LRSearch, chosen, of_positions
 from evenstep.search.store import Store, StoreRow
+from evenstep.search.store_rows import damage_named
 from evenstep.search.tensors import as_tensors
+from evenstep.search.trying import Untrained, require_same_network, require_trainable, try_out, unfit
 
 OCTAVES = 3  # first tried either side of the start
 LEARNT = 0.1  # the part of the untrained loss that is gone where a network has learnt something
@@ -54,7 +57,7 @@ def search_lr(
     data: Any,
     *,
     plan: Plan | None = None,
-    optimizer: Optimizer = "sgd",
+    optimizer: Optimizer | None = None,
     init: str = "conserve",
     epochs: int = 1,
     steps: int | None = None,
@@ -84,22 +87,27 @@ def search_lr(
     as they are known, and a search of the same configuration goes on where it stopped (`resume` insists that there is
     one). The same is what computes the same: data, plan, the recipe's numbers, the tensors that model and loss hold,
     the operators of a step, the code of the user's functions. A `name` stands for operators and code: give one where
-    these cannot be read (a warning says so), and another whenever the model or the loss changes. Where all trials
-    diverge or the best rate stays at the edge the search raises, or with `on_failure='return'` says so in its `status`.
+    these cannot be read (a warning says so), and another whenever the model or the loss changes. `optimizer`, left out,
+    is the plan's, or `sgd`; `momentum` is SGD with Nesterov's momentum of 0.9, unless `momentum` and `nesterov` say
+    otherwise. Where all trials diverge, nothing is learnt or the best rate stays at the edge the search raises, or with
+    `on_failure='return'` says so in its `status`.
     """
-    if on_failure not in ("raise", "return"):
-        raise InputError(f"on_failure is '{on_failure}'; choose 'raise' or 'return'")
+    require_choice("on_failure", on_failure, ("raise", "return"))
     if isinstance(make_model, nn.Module) or not callable(make_model):
         raise InputError(
             f"make_model is a {type(make_model).__name__}; give a function that returns a new module at each call: "
             "every learning rate and seed trains one of its own"
         )
-    if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
-        raise InputError(f"seeds is {seeds!r}; give a whole number from 1 up")
+    require_whole("seeds", seeds)
     if name is not None and (not isinstance(name, str) or not name.strip()):
-        raise InputError(f"name is {name!r}; give a few words that stand for the model and the loss, or none")
-    _check_rates("start", [start])
-    _check_rates("grid", [] if grid is None else grid, empty=grid is None)
+        raise InputError(f"name is {shown(name)}; give a few words that stand for the model and the loss, or none")
+    require_number("start", start, above=0)
+    rates = None if grid is None else _rates(grid)
+    if progress is not None:
+        require_function("progress", progress, what="a function that takes a SearchProgress")
+    if store is not None and not isinstance(store, str | Path):
+        raise InputError(f"store is {shown(store)}; give the path of a file")
+    optimizer = _optimizer(plan, optimizer)
     tensors = as_tensors(data)
     recipe = Recipe(
         optimizer=optimizer,
@@ -115,12 +123,18 @@ def search_lr(
     planned = plan or _planned_as_base(make_model, tensors, init, optimizer)
     graph = planned.graph
     job = Job.of(make_model, planned, recipe, range(seeds))
-    untrained = _try_out(job, tensors)
+    require_same_network(job.template, graph)
+    untrained = try_out(job, tensors, seeds)
     opened = _engine(engine) if isinstance(engine, str) else None
     session = None
     try:
         session = _Session(job, tensors, seeds, opened or _given(engine), store, progress, resume=resume, name=name)
-        result = session.over_grid(grid, graph) if grid is not None else session.coarse_to_fine(start, graph, untrained)
+        if rates is not None:
+            result = session.over_grid(rates, graph, untrained)
+        else:
+            result = session.coarse_to_fine(start, graph, untrained)
+        if session.store:
+            session.store.require_present()
     finally:
         if session:
             session.close()
@@ -149,19 +163,16 @@ class _Session:
         self.known: dict[Trial, float] = {}
         self.needed = 0
         self.batching: Batching | None = None
-        self.store = Store(Path(store)) if store is not None else None
-        self.config = ""
+        self.config, self.store = "", None
         self.provenance = provenance()
-        if self.store:
+        if store is not None:
             key = search_key(job, data, name=name)
             self.config = key.config
             if key.unreadable is not None:
                 _report_unreadable(key.unreadable, resume=resume)
-            if resume and self.config not in {search["config"] for search in self.store.searches()}:
-                raise SearchError(
-                    f"the store '{store}' knows no search of this configuration ({self.config[:12]}); start it without "
-                    "resume, or give the store, model, data and options it was started with"
-                )
+            if resume:
+                _require_known(Path(store), self.config)
+            self.store = Store(Path(store))
             self.store.begin(self.config, key.description)
             self.known = {Trial(row.lr, row.seed): row.loss for row in self.store.rows(self.config)}
 
@@ -169,12 +180,11 @@ class _Session:
         if self.store:
             self.store.close()
 
-    def over_grid(self, grid: Sequence[float], graph: Graph) -> LRSearch:
+    def over_grid(self, rates: tuple[float, ...], graph: Graph, untrained: Untrained) -> LRSearch:
         """Train a grid as given."""
-        rates = tuple(sorted(set(map(float, grid))))
-        return chosen(rates, tuple(self.losses(list(rates))), graph)
+        return chosen(rates, tuple(self.losses(list(rates))), graph, untrained.seeds)
 
-    def coarse_to_fine(self, start: float, graph: Graph, untrained: float) -> LRSearch:
+    def coarse_to_fine(self, start: float, graph: Graph, untrained: Untrained) -> LRSearch:
         """Train what the strategy wants, until it wants no more.
 
         Losses far above the untrained network's are no minimum, whatever is beside them: units that died at a huge
@@ -182,10 +192,10 @@ class _Session:
         """
         known: dict[int, tuple[float, ...]] = {}
         low, high = -OCTAVES * OCTAVE, OCTAVES * OCTAVE
-        while positions := wanted(_minima(known, untrained), low=low, high=high):
+        while positions := wanted(_minima(known, untrained.first), low=low, high=high):
             losses = self.losses([rate_at(start, position) for position in positions])
             known |= dict(zip(positions, losses, strict=True))
-        return of_positions(known, start, graph)
+        return of_positions(known, start, graph, untrained.seeds)
 
     def losses(self, rates: list[float]) -> list[tuple[float, ...]]:
         """Return the seeds' losses at every rate, training the trials that are not known yet."""
@@ -200,7 +210,7 @@ class _Session:
             chunk_of = {trial: place // batching.chunk for place, trial in enumerate(missing)}
             left = Counter(chunk_of.values())
             waiting: dict[int, list[TrialResult]] = {}
-            for result in self.engine.run(self.job, self.data, missing, batching):
+            for result in self._trained(missing, batching):
                 chunk = chunk_of[result.trial]
                 waiting.setdefault(chunk, []).append(result)
                 left[chunk] -= 1
@@ -208,16 +218,36 @@ class _Session:
                     self._note(waiting.pop(chunk), time.perf_counter() - before)
         return [tuple(self.known[Trial(rate, seed)] for seed in range(self.seeds)) for rate in rates]
 
+    def _trained(self, trials: list[Trial], batching: Batching) -> Iterator[TrialResult]:
+        """Train trials; what the user's own model, loss or schedule raises in a later batch is one line, too."""
+        try:
+            yield from self.engine.run(self.job, self.data, trials, batching)
+        except (EvenstepError, MemoryError, GeneratorExit):
+            raise
+        except Exception as error:
+            raise unfit(self.job, self.data, error) from error
+
     def _settled_batching(self, trials: list[Trial]) -> Batching:
         """Return the batching of this search: as it began, if the store knows, so that resumed rows are the same."""
         if self.batching is None:
-            stored = self.store.batching(self.config) if self.store else None
-            chosen_now = Batching(**stored) if stored else self.engine.choose(self.job, self.data, trials)
+            chosen_now = self._stored_batching() or self.engine.choose(self.job, self.data, trials)
             if self.store:
                 self.store.settle_batching(self.config, asdict(chosen_now))
-                chosen_now = Batching(**(self.store.batching(self.config) or asdict(chosen_now)))
+                chosen_now = self._stored_batching() or chosen_now
             self.batching = chosen_now
         return self.batching
+
+    def _stored_batching(self) -> Batching | None:
+        """Return the batching that the store knows, if any."""
+        stored = self.store.batching(self.config) if self.store else None
+        if not self.store or stored is None:
+            return None
+        with damage_named(self.store.path, f"the form of search {self.config[:12]}"):
+            plain_values.one_of("kind", stored.get("kind"), get_args(BatchingKind))
+            for name in ("chunk", "threads", "processes"):
+                plain_values.count(name, stored.get(name))
+            plain_values.number("seconds", stored.get("seconds", 0.0))
+            return Batching(**stored)
 
     def _note(self, results: list[TrialResult], seconds: float) -> None:
         """Keep the results of a chunk, all or none."""
@@ -256,6 +286,20 @@ def _report_unreadable(reason: str, *, resume: bool) -> None:
     )
 
 
+def _require_known(path: Path, config: str) -> None:
+    """Refuse a store that has no search of this configuration, without making or changing a file."""
+    known = set()
+    if os.path.exists(path):
+        store = Store(path, read_only=True)
+        known = {search["config"] for search in store.searches()}
+        store.close()
+    if config not in known:
+        raise SearchError(
+            f"the store '{path}' knows no search of this configuration ({config[:12]}); start it without resume, or "
+            "give the store, model, data and options it was started with"
+        )
+
+
 def _minima(known: dict[int, tuple[float, ...]], untrained: float) -> dict[int, float]:
     """Return the mean losses, infinite where they are too large to be a minimum.
 
@@ -278,14 +322,9 @@ def _means(known: dict[int, tuple[float, ...]], limit: float) -> dict[int, float
 def _planned_as_base(make_model: Callable[[], nn.Module], data: Data, init: str, optimizer: Optimizer) -> Plan:
     """Return the plan of a network that is its own base, its signals as they were measured."""
     model = made(make_model, 0)
-    _require_trainable(model)  # before the trace, which has no graph for a network without weights
+    require_trainable(model)  # before the trace, which has no graph for a network without weights
     graph = plan_module(model, data[0][: min(2, len(data[0]))], init=init, optimizer=optimizer).graph
     return plan_graph(graph, init=init, optimizer=optimizer, base_graph=graph)
-
-
-def _require_trainable(model: nn.Module) -> None:
-    if not any(p.requires_grad for p in model.parameters()):
-        raise InputError(f"{type(model).__name__} has no trainable parameters; there is nothing to train")
 
 
 def _given(engine: Engine | str) -> Engine:
@@ -304,32 +343,30 @@ def _engine(engine: str) -> Engine:
     raise InputError(f"engine is '{engine}'; choose 'local' or 'ray', or give an engine of your own")
 
 
-def _check_rates(name: str, rates: Sequence[float], *, empty: bool = False) -> None:
-    if not len(rates) and not empty:
-        raise InputError(f"the {name} is empty; give at least one learning rate")
-    for rate in rates:
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not math.isfinite(rate) or rate <= 0:
-            raise InputError(f"{name} holds the learning rate {rate!r}; give finite numbers above 0")
-
-
-def _try_out(job: Job, data: Data) -> float:
-    """Return the untrained network's loss on a batch, infinite where it is not finite.
-
-    One forward before many: a model, loss and data that do not fit are reported once and clearly.
-    """
-    _require_trainable(job.template)
-    model = job.start(0).to(data[0].device).train()  # the data may be on a GPU already
-    size = min(job.recipe.batch_size, len(data[0]))
+def _rates(grid: object) -> tuple[float, ...]:
+    """Return the learning rates of a grid, ascending and each once."""
     try:
-        with torch.no_grad(), own_randomness(0, data[0].device):  # whether a search looks further depends on it
-            value = job.recipe.loss(model(data[0][:size]), data[1][:size])
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+        if isinstance(grid, str | bytes | dict):
+            raise TypeError
+        listed = list(cast(Iterable[object], grid))
+    except Exception:  # what is no iterable, or one that raises
+        raise InputError(f"the grid is {shown(grid)}; give a list of learning rates, or leave it out") from None
+    rates = tuple(sorted({require_number("the grid holds a rate that", rate, above=0) for rate in listed}))
+    if not rates:
+        raise InputError("the grid is empty; give at least one learning rate")
+    return rates
+
+
+def _optimizer(plan: Plan | None, asked: Optimizer | None) -> Optimizer:
+    """Return the optimiser to train with: the one asked for, which has to be the plan's where there is one."""
+    if plan is not None and not isinstance(plan, Plan):
+        raise InputError(f"plan is {shown(plan)}; give what evenstep.plan(make_model(), example_inputs) returns")
+    if asked is not None:
+        require_choice("optimizer", asked, OPTIMIZERS)
+    planned = None if plan is None else cast(Optimizer, plan.optimizer)
+    if asked and planned and asked != planned:
         raise InputError(
-            f"{type(model).__name__} and the loss do not fit the data (inputs {tuple(data[0].shape)}, targets "
-            f"{tuple(data[1].shape)} {data[1].dtype}): {reason}"
-        ) from error
-    if not isinstance(value, torch.Tensor) or value.dim() != 0:
-        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-        raise InputError(f"the loss returned {shape} for a batch; return one number, such as its mean")
-    return float(value) if math.isfinite(value) else math.inf
+            f"the plan is for optimizer '{planned}', and optimizer is '{asked}', whose rates are of another size; plan "
+            f"with optimizer='{asked}', or leave optimizer out"
+        )
+    return asked or planned or "sgd"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evenstep.errors import StoreError
+from evenstep.search.store_files import identity_of, is_same_file, opened_to_read, require_store, rescued
+from evenstep.search.store_rows import StoreRow, batching_from_value, search_from_values
+
+__all__ = ["SCHEMA", "Store", "StoreRow"]
 
 SCHEMA = 1
 _SET_UP_TRIES = 200
@@ -37,60 +40,42 @@ CREATE TABLE IF NOT EXISTS copies (
 """
 
 
-@dataclass(frozen=True, slots=True)
-class StoreRow:
-    """One finished trial; `loss` is infinite where it diverged."""
-
-    config: str
-    lr: float
-    seed: int
-    loss: float
-    curve: tuple[float, ...]
-    seconds: float
-    provenance: Mapping[str, Any]
-
-    @property
-    def status(self) -> str:
-        """`ok` or `diverged`."""
-        return "ok" if math.isfinite(self.loss) else "diverged"
-
-
 class Store:
     """A file of finished trials.
 
     Write-ahead logging lets several processes write at once; a row is there whole or not at all, and a trial that is
-    written twice stays once.
+    written twice stays once. With `read_only` nothing is written, nor is anything made: a missing file raises. A file
+    that is deleted or replaced meanwhile raises at the next trial, and all that is known goes to another file.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
-        try:
-            self._base = sqlite3.connect(path, timeout=60.0, isolation_level=None)
-            schema = self._base.execute("PRAGMA user_version").fetchone()[0]
-        except sqlite3.Error as error:
-            raise self._explained(error) from None
-        if schema > SCHEMA:
-            raise StoreError(
-                f"the store '{path}' has schema {schema} and this version knows {SCHEMA}; update evenstep, or give "
-                "another file"
-            )
+        self._searches: dict[str, tuple[Any, ...]] = {}
+        self._rows: list[tuple[Any, ...]] = []
         with self._errors():
-            self._set_up()
+            if read_only:
+                self._base = opened_to_read(path)
+                self._checked(self._base, empty=False)
+            else:
+                self._base = self._opened_to_write()
+        self._identity = identity_of(path)
 
-    def _set_up(self) -> None:
-        """Make the tables, in write-ahead mode. Changing the mode does not wait for others as writes do: try on."""
-        for attempt in range(_SET_UP_TRIES):
-            try:
-                if self._base.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-                    self._base.execute("PRAGMA journal_mode = WAL")
-                self._base.execute("PRAGMA synchronous = FULL")
-                self._base.executescript(_TABLES)
-                self._base.execute(f"PRAGMA user_version = {SCHEMA}")
-                return
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or attempt + 1 == _SET_UP_TRIES:
-                    raise
-                time.sleep(0.05)
+    def _opened_to_write(self) -> sqlite3.Connection:
+        """Open the file, or make it; what is not a store is only looked at, so that it stays as it is."""
+        if os.path.isfile(self.path) and self.path.stat().st_size:
+            looked = opened_to_read(self.path)
+            self._checked(looked, empty=True)
+            looked.close()
+        base = sqlite3.connect(self.path, timeout=60.0, isolation_level=None)
+        _set_up(base)
+        return base
+
+    def _checked(self, base: sqlite3.Connection, *, empty: bool) -> None:
+        try:
+            require_store(self.path, base, schema=SCHEMA, empty=empty)
+        except BaseException:
+            base.close()
+            raise
 
     def close(self) -> None:
         """Close the file."""
@@ -98,16 +83,16 @@ class Store:
 
     def begin(self, config: str, description: Mapping[str, Any]) -> None:
         """Note a search by its configuration's hash; one that is known stays as it is."""
+        values = (config, json.dumps(description), time.time(), None)
+        self._searches[config] = values
         with self._errors():
-            self._base.execute(
-                "INSERT OR IGNORE INTO searches VALUES (?, ?, ?, NULL)", (config, json.dumps(description), time.time())
-            )
+            self._base.execute("INSERT OR IGNORE INTO searches VALUES (?, ?, ?, ?)", values)
 
     def batching(self, config: str) -> dict[str, Any] | None:
         """Return how a search's trials are batched, None before one was settled."""
         with self._errors():
             stored = self._base.execute("SELECT form FROM searches WHERE config = ?", (config,)).fetchone()
-        return json.loads(stored[0]) if stored and stored[0] else None
+        return batching_from_value(config, stored[0], self.path) if stored else None
 
     def settle_batching(self, config: str, batching: Mapping[str, Any]) -> None:
         """Note the batching of a search; the first one noted stays, so that a resumed search trains as it began."""
@@ -118,42 +103,35 @@ class Store:
 
     def add(self, rows: Sequence[StoreRow]) -> None:
         """Write finished trials, all or none."""
-        values = [
-            (
-                row.config,
-                row.lr,
-                row.seed,
-                row.loss if math.isfinite(row.loss) else None,
-                json.dumps([value if math.isfinite(value) else None for value in row.curve]),
-                row.status,
-                row.seconds,
-                json.dumps(row.provenance),
-            )
-            for row in rows
-        ]
-        with self._errors(), self._transaction():
-            self._base.executemany("INSERT OR IGNORE INTO copies VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        values = [row.to_values() for row in rows]
+        try:
+            with self._errors(), self._transaction():
+                self._base.executemany("INSERT OR IGNORE INTO copies VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        except StoreError:
+            if is_same_file(self.path, self._identity):
+                raise
+        self._rows += values
+        self.require_present()
+
+    def require_present(self) -> None:
+        """Raise if the file was deleted or replaced since it was opened, and write what is known to another one."""
+        if is_same_file(self.path, self._identity):
+            return
+        place = rescued(self._base, self.path, _TABLES, self._searches.values(), self._rows)
+        raise StoreError(
+            f"the store '{self.path}' was deleted or replaced while the search was running; all its trials are kept in "
+            f"'{place}': move that file to where the store was, and search again to go on"
+        )
 
     def rows(self, config: str) -> list[StoreRow]:
         """Return the finished trials of a search, by learning rate and seed."""
         with self._errors():
             stored = self._base.execute(
-                "SELECT config, lr, seed, loss, curve, seconds, provenance FROM copies "
+                "SELECT config, lr, seed, loss, curve, status, seconds, provenance FROM copies "
                 "WHERE config = ? ORDER BY lr, seed",
                 (config,),
             ).fetchall()
-        return [
-            StoreRow(
-                config,
-                lr,
-                seed,
-                math.inf if loss is None else loss,
-                tuple(math.inf if value is None else value for value in json.loads(curve)),
-                seconds,
-                json.loads(provenance),
-            )
-            for config, lr, seed, loss, curve, seconds, provenance in stored
-        ]
+        return [StoreRow.from_values(values, self.path) for values in stored]
 
     def searches(self) -> list[dict[str, Any]]:
         """Return every search: its configuration, description, start, and numbers of trials."""
@@ -162,8 +140,7 @@ class Store:
                 "SELECT s.config, s.description, s.started, COUNT(c.lr), COALESCE(SUM(c.status = 'diverged'), 0) "
                 "FROM searches s LEFT JOIN copies c ON c.config = s.config GROUP BY s.config ORDER BY s.started"
             ).fetchall()
-        keys = ("config", "description", "started", "copies", "diverged")
-        return [dict(zip(keys, (c, json.loads(d), *rest), strict=True)) for c, d, *rest in stored]
+        return [search_from_values(values, self.path) for values in stored]
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -180,11 +157,11 @@ class Store:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: SQLite's own words quote damaged text
             raise self._explained(error) from None
 
-    def _explained(self, error: sqlite3.Error) -> StoreError:
-        text = str(error)
+    def _explained(self, error: Exception) -> StoreError:
+        text = "its text is malformed" if isinstance(error, UnicodeDecodeError) else str(error)
         remedy = {
             "readonly": "make it writable, or give another file",
             "read-only": "make it writable, or give another file",
@@ -197,3 +174,19 @@ class Store:
         }
         advice = next((words for mark, words in remedy.items() if mark in text), "give another file")
         return StoreError(f"the store '{self.path}' cannot be used: {text}; {advice}")
+
+
+def _set_up(base: sqlite3.Connection) -> None:
+    """Make the tables, in write-ahead mode. Changing the mode does not wait for others as writes do: try on."""
+    for attempt in range(_SET_UP_TRIES):
+        try:
+            if base.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                base.execute("PRAGMA journal_mode = WAL")
+            base.execute("PRAGMA synchronous = FULL")
+            base.executescript(_TABLES)
+            base.execute(f"PRAGMA user_version = {SCHEMA}")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or attempt + 1 == _SET_UP_TRIES:
+                raise
+            time.sleep(0.05)

@@ -24,6 +24,13 @@ def as_tensors(data: Any) -> Data:
             f"data is {type(data).__name__}; give a pair of tensors (inputs, targets), a Dataset or a DataLoader"
         )
     inputs, targets = data
+    for name, part in (("inputs", inputs), ("targets", targets)):
+        if part.is_meta:
+            raise InputError(f"the {name} are on the device 'meta' and hold no values; give tensors with values")
+        if part.layout != torch.strided or part.is_nested:
+            raise InputError(f"the {name} are {_kind(part)}; give dense ones, such as {name}.to_dense()")
+        if part.is_quantized:
+            raise InputError(f"the {name} are quantized; give plain ones: {name}.dequantize()")
     if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) != len(targets):
         raise InputError(
             f"data holds inputs of shape {tuple(inputs.shape)} and targets of shape {tuple(targets.shape)}; give as "
@@ -35,6 +42,10 @@ def as_tensors(data: Any) -> Data:
         if part.is_floating_point() and not bool(part.isfinite().all()):
             raise InputError(f"the {name} hold values that are not finite; clean the data first")
     return inputs.detach(), targets.detach()
+
+
+def _kind(tensor: Tensor) -> str:
+    return "nested" if tensor.is_nested else f"sparse ({str(tensor.layout).removeprefix('torch.')})"
 
 
 def _stacked(data: Dataset[Any]) -> Data:

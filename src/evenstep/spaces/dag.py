@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from evenstep.arguments import LARGEST, shown
 from evenstep.errors import InputError
 from evenstep.graph.codes import parse_dag_code
 
@@ -24,8 +25,8 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 def require_positive(name: str, value: int) -> int:
     """Return `value`, or raise `InputError` unless it is an integer of at least 1."""
     # bool is an int in Python; `width=True` is a slip, not a width of one.
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} is {value!r}; give an integer of at least 1")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
+        raise InputError(f"{name} is {shown(value)}; give an integer of at least 1")
     return value
 
 

@@ -1,21 +1,33 @@
-"""Files of JSON lines that measurements are written to at once; a last line that was cut off is dropped."""
+"""Files of JSON lines that measurements are written to at once, beside other processes that read and write them.
+
+Writers take turns by a lock on the file. A line that was cut off (its writer was killed) is dropped by readers, and
+removed by the next writer: a reader cannot tell it from a line that is being written, so it never touches the file.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from evenstep.errors import StoreError
 
+try:
+    import fcntl
+except ImportError:  # Windows, where one process at a time has to do
+    fcntl = None  # type: ignore[assignment]
+
 Parsed = TypeVar("Parsed")
 
 
-def read(path: Path, parse: Callable[[Any], Parsed], *, mend: bool) -> Iterator[Parsed]:
-    """Yield what `parse` makes of every line; with `mend` a last line that was cut off is removed from the file too."""
+def read(path: Path, parse: Callable[[Any], Parsed]) -> Iterator[Parsed]:
+    """Yield what `parse` makes of every line, but for a last one that was cut off."""
     try:
-        lines = path.read_text().split("\n")
+        with path.open("rb") as file, _locked(file.fileno(), alone=False):
+            lines = file.read().decode().split("\n")
     except (OSError, ValueError) as error:
         raise StoreError(f"the ledger '{path}' cannot be read ({error}); give another file") from None
     for number, line in enumerate(lines, 1):
@@ -23,31 +35,66 @@ def read(path: Path, parse: Callable[[Any], Parsed], *, mend: bool) -> Iterator[
             continue
         try:
             entry = parse(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError):
             if number < len(lines):
                 raise StoreError(f"line {number} of the ledger '{path}' cannot be read; remove that line") from None
-            if mend:
-                _rewrite(path, lines[:-1])
             return
         yield entry
-    if lines[-1] and mend:  # whole but for its end: the next line must not be joined to it
-        _rewrite(path, lines)
 
 
 def append(path: Path, values: Mapping[str, Any]) -> None:
-    """Add a line."""
+    """Add a line, whole or not at all."""
+    line = (json.dumps(values, allow_nan=False) + "\n").encode()
     try:
-        with path.open("a") as file:
-            file.write(json.dumps(values, allow_nan=False) + "\n")
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            with _locked(number, alone=True):
+                _append(number, line)
+        finally:
+            os.close(number)
     except OSError as error:
         raise StoreError(f"the ledger '{path}' cannot be written ({error}); give another file") from None
 
 
-def _rewrite(path: Path, lines: list[str]) -> None:
-    """Write lines anew, in one step."""
-    beside = path.with_name(path.name + ".new")
+def _append(number: int, line: bytes) -> None:
+    """Write a line after the last whole one of an open file; what cannot be written to its end is taken back."""
+    end = _mended_end(number)
     try:
-        beside.write_text("".join(line + "\n" for line in lines if line))
-        beside.replace(path)
-    except OSError as error:
-        raise StoreError(f"the ledger '{path}' cannot be written ({error}); give another file") from None
+        left = memoryview(line)
+        while left:
+            left = left[os.write(number, left) :]
+    except OSError:
+        os.ftruncate(number, end)
+        raise
+
+
+def _mended_end(number: int) -> int:
+    """Return where a file's last whole line ends, once what was cut off after it is removed or its end is added."""
+    end = os.lseek(number, 0, os.SEEK_END)
+    if not end or os.pread(number, 1, end - 1) == b"\n":
+        return end
+    rest, start = b"", end
+    while start and b"\n" not in rest:
+        step = min(start, 1 << 20)
+        start -= step
+        rest = os.pread(number, step, start) + rest
+    last = rest.rpartition(b"\n")[2]
+    try:
+        json.loads(last)
+    except (ValueError, RecursionError):
+        os.ftruncate(number, end - len(last))
+        return end - len(last)
+    return end + os.write(number, b"\n")
+
+
+@contextlib.contextmanager
+def _locked(number: int, *, alone: bool) -> Iterator[None]:
+    """Hold a file against writers, or against all others, for a while; the system lets go of it if we are killed."""
+    if fcntl is None:
+        yield
+        return
+    fcntl.flock(number, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+    try:
+        yield
+    finally:
+        fcntl.flock(number, fcntl.LOCK_UN)

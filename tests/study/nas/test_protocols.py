@@ -152,7 +152,9 @@ def test_networks_have_the_benchmarks_parameters() -> None:
 def test_our_rule_stands_in_for_the_package_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(muparam, "is_installed", lambda: False)
     treatment = MupProtocol().treatment(DENSE, SHAPE)
-    planned = es.plan(graph_of(DENSE, SHAPE), rule="mup", base=0.1, base_graph=graph_of(RESIDUAL_CELL, SHAPE))
+    planned = es.plan(
+        graph_of(DENSE, SHAPE), rule="mup", base=0.1, optimizer="sgd", base_graph=graph_of(RESIDUAL_CELL, SHAPE)
+    )
     expected = {p.name: 0.1 * p.lr_scale for p in planned.parameters}
     assert {pace.name: pace.lr for pace in treatment.paces} == pytest.approx(expected)
     assert len({pace.lr for pace in treatment.paces}) > 2

@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-import sqlite3
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +38,8 @@ def read(path: Path, *, run: str = "") -> tuple[Part, ...]:
         raise InputError(f"there is no file '{path}'; give one that holds {KNOWN_FILES}") from None
     except UnicodeDecodeError:
         raise InputError(f"'{path}' is of another kind; give a file that holds {KNOWN_FILES}") from None
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be read: {error.strerror}; give another file") from None
+    except (OSError, ValueError) as error:  # the latter: a name with a zero byte
+        raise InputError(f"'{path}' cannot be read: {getattr(error, 'strerror', error)}; give another file") from None
     part = part_of_text(text, name=path.stem, where=f"'{path}'")
     if isinstance(part, StudyPart):
         return (_with_rows(part, path.with_name("table.csv")),)
@@ -132,8 +130,7 @@ def _cell(key: str | None, text: Any) -> Any:
 
 
 def _from_store(path: Path, run: str) -> tuple[SearchPart, ...]:
-    _require_store(path)
-    store = Store(path)
+    store = Store(path, read_only=True)
     try:
         searches = [search for search in store.searches() if search["config"].startswith(run) and search["copies"]]
         if not searches:
@@ -149,17 +146,6 @@ def _from_store(path: Path, run: str) -> tuple[SearchPart, ...]:
         store.close()
 
 
-def _require_store(path: Path) -> None:
-    """Refuse other programs' databases before a store is made of them."""
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
-            tables = {name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.Error:
-        return  # the store itself says what is wrong
-    if not {"searches", "copies"} <= tables:
-        raise InputError(f"'{path}' is another program's database; give a file that holds {KNOWN_FILES}")
-
-
 def _stored(search: Mapping[str, Any], rows: Sequence[StoreRow], name: str) -> SearchPart:
     """Return a search from its finished trials; a rate whose seeds are not all there yet does not count."""
     by_rate: dict[float, list[float]] = {}
@@ -168,6 +154,7 @@ def _stored(search: Mapping[str, Any], rows: Sequence[StoreRow], name: str) -> S
     seeds = max(map(len, by_rate.values()))
     whole = {rate: tuple(losses) for rate, losses in sorted(by_rate.items()) if len(losses) == seeds}
     recipe = search["description"].get("recipe", {})
+    recipe = recipe if isinstance(recipe, Mapping) else {}
     known = [
         f"{recipe[key]}" if key == "optimizer" else f"batch {recipe[key]}"
         for key in ("optimizer", "batch_size")

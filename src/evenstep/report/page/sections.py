@@ -33,6 +33,7 @@ _INITS = {
 }
 _STATUS = {
     "best_at_edge": "The smallest loss is at the edge of the rates that were tried: the best one may lie beyond.",
+    "learnt_nothing": "The smallest loss is within noise of the untrained network's: no rate was seen to learn.",
     "all_diverged": "Every trial diverged at all rates that were tried: search lower ones.",
 }
 

@@ -38,7 +38,7 @@ def parts_of(subjects: Subject | Iterable[Subject], *, name: str = "") -> tuple[
         return _not_empty(
             [part for key, subject in subjects.items() for part in parts_of(_known(subject), name=str(key))]
         )
-    if isinstance(subjects, Iterable):
+    if isinstance(subjects, Iterable) and getattr(subjects, "ndim", None) != 0:  # a tensor of one number has no members
         return _not_empty([part for subject in subjects for part in parts_of(_known(subject), name=name)])
     raise _unknown(subjects)
 

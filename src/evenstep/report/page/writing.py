@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from evenstep import __version__
+from evenstep.arguments import shown
 from evenstep.errors import InputError
 from evenstep.report.page.drawing import spacing
 from evenstep.report.page.parts import Part
@@ -30,6 +31,8 @@ def write_report(subjects: Subject | Iterable[Subject], path: str | os.PathLike[
     `subjects` is one of them (a `Plan`, an `LRSearch`, a `Check`, a family's result or a study's record), the path of a
     file that holds one, a list of such, or a mapping from names, which become headings, to such.
     """
+    if not isinstance(path, str | os.PathLike) or "\0" in os.fsdecode(path):
+        raise InputError(f"path is {shown(path)}; give where to write the page, such as 'report.html'")
     target = Path(path)
     write_page(render(parts_of(subjects), title=title), target)
     return target
@@ -38,7 +41,7 @@ def write_report(subjects: Subject | Iterable[Subject], path: str | os.PathLike[
 def render(parts: Sequence[Part], *, title: str = "") -> str:
     """Return the page of parts as HTML text."""
     if not isinstance(title, str):
-        raise InputError(f"title is {title!r}; give a text")
+        raise InputError(f"title is {shown(title)}; give a text")
     sections = sorted((section(part, place) for place, part in enumerate(parts)), key=lambda s: _ORDER.index(s.kind))
     template = _environment().get_template("page.html")
     return template.render(

@@ -9,14 +9,17 @@ from typing import Any
 
 import torch
 
-from evenstep.errors import InputError
+from evenstep.errors import SearchError
 from evenstep.search.engines.batching import Batching, chosen_batching, placed, threads, train_in
+from evenstep.search.engines.ray_cluster import RayCluster
 from evenstep.search.job import Data, Job, Trial
 from evenstep.search.replicas import TrialResult
 
 
 class RayEngine:
-    """Train on a cluster: an existing one by `address`, or one started on this machine for the first run.
+    """Train on a cluster: an existing one by `address` (or RAY_ADDRESS), or one started on this machine.
+
+    A cluster started here listens on the loopback interface alone.
 
     Every chunk is a task of one CPU; a task whose worker dies is tried again up to `retries` times. The batching is
     chosen here, so that all workers, and a local run, train by the same one.
@@ -24,7 +27,7 @@ class RayEngine:
 
     def __init__(self, address: str | None = None, *, chunk: int = 16, retries: int = 5) -> None:
         self.address, self.chunk, self.retries = address, chunk, retries
-        self._started = False
+        self._cluster = RayCluster(address)
 
     def choose(self, job: Job, data: Data, trials: Sequence[Trial]) -> Batching:
         """Return the fastest batching by timing a few steps on this machine."""
@@ -37,11 +40,7 @@ class RayEngine:
         self, job: Job, data: Data, trials: Sequence[Trial], batching: Batching | None = None
     ) -> Iterator[TrialResult]:
         """Run the trials and yield each chunk's results when it is done."""
-        ray = _ray()
-        if not ray.is_initialized():
-            options = {"include_dashboard": False} if self.address is None else {}
-            ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", **options)
-            self._started = True
+        ray = self._cluster.join()
         batching = batching or self.choose(job, data, trials)
         work = ray.remote(num_cpus=1, max_retries=self.retries)(_work)
         shared = ray.put(job), ray.put((data[0].cpu(), data[1].cpu()))
@@ -52,26 +51,28 @@ class RayEngine:
         while waiting:
             done, waiting = ray.wait(waiting)
             for reference in done:
-                yield from ray.get(reference)
+                yield from self._results(ray, reference)
+
+    def _results(self, ray: Any, reference: Any) -> list[TrialResult]:
+        """Return what a task answered; what the user's own code raised in it is raised as it was there."""
+        try:
+            answer: list[TrialResult] = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause if isinstance(error.cause, Exception) else error from None
+        except ray.exceptions.RayError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise SearchError(
+                f"a worker was lost {self.retries + 1} times ({type(error).__name__}: {reason}); train with smaller "
+                "chunks or the engine 'local'"
+            ) from error
+        return answer
 
     def close(self) -> None:
         """Leave the cluster, and end it if it was started here."""
-        if self._started:
-            _ray().shutdown()
-            self._started = False
+        self._cluster.leave()
 
 
 def _work(job: Job, data: Data, batching: Batching, trials: list[Trial]) -> list[TrialResult]:
     """Train a chunk, on a worker."""
     device = torch.device("cpu")
     return list(train_in(batching, job, placed(data, device), trials, device, "float32"))
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise InputError(
-            "the engine 'ray' needs the package ray; install it with pip install 'evenstep[ray]'"
-        ) from None
-    return ray

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from evenstep.search import plain_values
 from evenstep.search.provenance import provenance
 from evenstep.study import jsonl
 from evenstep.study.nas.captured import TrainingResult
@@ -68,9 +69,17 @@ class LedgerRow:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LedgerRow:
         """Read a line."""
-        given = dict(values["outcome"])
-        losses = tuple(_loss(loss) for loss in given["train_losses"])
-        outcome = TrainingResult(float(given["accuracy"]), _loss(given["test_loss"]), losses, float(given["seconds"]))
+        given = plain_values.mapping("outcome", values["outcome"])
+        losses = tuple(_loss(loss) for loss in plain_values.sequence("train_losses", given["train_losses"]))
+        accuracy, seconds = (plain_values.finite(name, given[name]) for name in ("accuracy", "seconds"))
+        outcome = TrainingResult(accuracy, _loss(given["test_loss"]), losses, seconds)
+        for name in ("key", "code", "note"):
+            plain_values.text(name, values[name])
+        for name in ("protocol", "setting", "provenance"):
+            plain_values.mapping(name, values[name])
+        if type(values["tuning"]) is not bool or type(values["seed"]) is not int:
+            raise ValueError(f"tuning is {values['tuning']!r} and seed {values['seed']!r}")
+        plain_values.text("the protocol's name", values["protocol"]["name"])
         return cls(**{**values, "outcome": outcome})
 
 
@@ -81,7 +90,7 @@ class RunLedger:
         self.path = path
         self.entries: dict[tuple[str, str, bool], LedgerRow] = {}
         self.by_key: dict[str, LedgerRow] = {}
-        for entry in read(path, mend=True) if path is not None and path.exists() else ():
+        for entry in read(path) if path is not None and path.exists() else ():
             self._keep(entry)
 
     def known(self, run: Run, setting: SweepSetting) -> LedgerRow | None:
@@ -121,9 +130,9 @@ class RunLedger:
         return entry
 
 
-def read(path: Path, *, mend: bool = False) -> Iterator[LedgerRow]:
-    """Yield a ledger's lines; with `mend` a last line that was cut off is removed from the file too."""
-    return jsonl.read(path, LedgerRow.from_dict, mend=mend)
+def read(path: Path) -> Iterator[LedgerRow]:
+    """Yield a ledger's lines."""
+    return jsonl.read(path, LedgerRow.from_dict)
 
 
 def key_of(run: Run, setting: SweepSetting) -> str:
@@ -140,4 +149,4 @@ def treatment_of(protocol: TrainingProtocol, code: str, shape: NetworkShape) -> 
 
 
 def _loss(value: float | None) -> float:
-    return float("inf") if value is None else float(value)
+    return float("inf") if value is None else plain_values.finite("a loss", value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from evenstep.data import DATA_SETS, DataSet, digits, load_folder
 from evenstep.data.files import missing
 from evenstep.errors import InputError, SearchError
 from evenstep.search.cuda import Precision
+from evenstep.search.engines.ray_cluster import RayCluster
 from evenstep.search.grid import parabola_minimum, rate_at, wanted
 from evenstep.study.nas.captured import Checkpoint, TrainingResult, train
 from evenstep.study.nas.ledger import LedgerRow, Run, RunLedger, SweepSetting, key_of, treatment_of
@@ -150,15 +150,8 @@ def _over_ray(
 ) -> Iterator[tuple[RunGroup, list[TrainingResult]]]:
     """Train every group as a task on a Ray cluster, whose machines all have the data's folder."""
     del checkpoint  # a lost task is begun anew on another machine, which has not this one's files
-    try:
-        import ray
-    except ImportError:
-        raise InputError(
-            "the engine 'ray' needs the package ray; install it with pip install 'evenstep[ray]'"
-        ) from None
-    started = not ray.is_initialized()
-    if started:
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    cluster = RayCluster()
+    ray = cluster.join()
     try:
         needs: dict[str, Any] = {"num_gpus": 1} if resources.kind.startswith("cuda") else {"num_cpus": 1}
         work = ray.remote(max_retries=5, **needs)(train_group)
@@ -168,8 +161,7 @@ def _over_ray(
             for reference in done:
                 yield waiting.pop(reference), ray.get(reference)
     finally:
-        if started:
-            ray.shutdown()
+        cluster.leave()
 
 
 @dataclass(frozen=True)

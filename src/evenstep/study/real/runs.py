@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from evenstep.search import plain_values
 from evenstep.search.provenance import provenance
 from evenstep.study import jsonl
 from evenstep.study.record import finite
@@ -52,7 +53,7 @@ class RealLedger:
         self.path, self.where = path, provenance()
         self.losses: dict[Run, float] = {}
         self._origins: dict[Run, Origin] = {}
-        for run, loss, origin in jsonl.read(path, _parsed, mend=True) if path is not None and path.exists() else ():
+        for run, loss, origin in jsonl.read(path, _parsed) if path is not None and path.exists() else ():
             self.losses[run], self._origins[run] = loss, origin
 
     def note(self, run: Run, loss: float, seconds: float) -> None:
@@ -69,6 +70,11 @@ class RealLedger:
 
 def _parsed(line: Any) -> tuple[Run, float, Origin]:
     values = {field.name: line[field.name] for field in fields(Run)}
-    values["lr"] = float(values["lr"])
-    loss = math.inf if line["loss"] is None else float(line["loss"])
+    values["lr"] = plain_values.finite("lr", values["lr"])
+    for name in ("network", "optimizer", "treatment", "setting", "plan"):
+        plain_values.text(name, values[name])
+    for name in ("steps", "seed"):
+        if type(values[name]) is not int:
+            raise ValueError(f"{name} is {values[name]!r}, not a whole number")
+    loss = math.inf if line["loss"] is None else plain_values.finite("loss", line["loss"])
     return Run(**values), loss, Origin.of(line["provenance"])

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from evenstep.search import plain_values
 from evenstep.search.provenance import provenance
 from evenstep.study import jsonl
 from evenstep.study.transfer.families import Architecture, FamilySetting
@@ -100,7 +101,7 @@ class MeasurementLedger:
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:24]
 
     def _read(self, path: Path) -> None:
-        for key, curve, attempts, origin in jsonl.read(path, _parsed, mend=True):
+        for key, curve, attempts, origin in jsonl.read(path, _parsed):
             known = self.entries.setdefault(key, Known())
             more = {lr: losses for lr, losses in curve.items() if len(losses) > len(known.curve.get(lr, ()))}
             known.curve.update(more)
@@ -110,7 +111,7 @@ class MeasurementLedger:
 
 def _parsed(entry: Any) -> tuple[str, Curve, dict[str, Attempt], Origin]:
     curve, attempts = curve_from_list(entry["curve"]), attempts_from_dict(entry.get("rivals", {}))
-    return entry["key"], curve, attempts, Origin.of(entry["provenance"])
+    return plain_values.text("key", entry["key"]), curve, attempts, Origin.of(entry["provenance"])
 
 
 def _way(training: TransferTraining) -> dict[str, Any]:

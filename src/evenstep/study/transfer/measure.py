@@ -10,7 +10,7 @@ from typing import Any
 
 from evenstep.planning import Plan, plan_graph
 from evenstep.rules import Paths, Rule, Weighted
-from evenstep.search import Engine
+from evenstep.search import Engine, plain_values
 from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
 from evenstep.search.job import Data, Job, Trial
 from evenstep.search.recipe import Recipe, Schedule, constant_schedule
@@ -354,7 +354,7 @@ def attempts_from_dict(values: Mapping[str, Any]) -> dict[str, Attempt]:
     return {
         name: Attempt(
             value["lr"],
-            tuple(math.inf if loss is None else loss for loss in value["losses"]),
+            tuple(math.inf if loss is None else plain_values.finite("a loss", loss) for loss in value["losses"]),
             value["target_steps"],
         )
         for name, value in values.items()
@@ -363,4 +363,9 @@ def attempts_from_dict(values: Mapping[str, Any]) -> dict[str, Attempt]:
 
 def curve_from_list(values: list[Any]) -> Curve:
     """Return the curve of plain values."""
-    return {lr: tuple(math.inf if loss is None else loss for loss in losses) for lr, losses in values}
+    return {
+        plain_values.positive("lr", lr): tuple(
+            math.inf if loss is None else plain_values.finite("a loss", loss) for loss in losses
+        )
+        for lr, losses in values
+    }

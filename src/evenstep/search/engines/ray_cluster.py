@@ -1,0 +1,94 @@
+"""Join a Ray cluster, or start one on this machine that nobody else can reach and that prints nothing on its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any
+
+from evenstep.errors import InputError
+
+_LOOPBACK = "127.0.0.1"
+# On Linux Ray turns a loopback address into the machine's own unless it is told that there are no other machines.
+_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+
+
+class RayCluster:
+    """A connection to Ray that ends what it began: a cluster that was there before stays as it is.
+
+    Without an address, and where the environment variable RAY_ADDRESS names none, a cluster is started on this machine,
+    which listens on the loopback interface alone. What Ray's own threads print goes to standard error, since standard
+    output may be read by a program.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        self.address = address
+        self._began = False
+        self._before: str | None = None
+        self._stdout: Any = None
+
+    def join(self) -> Any:
+        """Return the module ray, connected."""
+        ray = _ray()
+        if ray.is_initialized():
+            return ray
+        options: dict[str, Any] = {"address": self.address}
+        if self.address is None and not os.environ.get("RAY_ADDRESS"):
+            options |= {"include_dashboard": False, "_node_ip_address": _LOOPBACK}
+            self._before = os.environ.get(_ALONE)
+            os.environ[_ALONE] = "0"
+            # For a ray that is loaded already, which has read the variable.
+            ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+        self._began = True
+        self._stdout, sys.stdout = sys.stdout, _StdoutForUs(sys.stdout)
+        try:
+            ray.init(log_to_driver=False, logging_level="ERROR", **options)
+        except BaseException as error:
+            self.leave()
+            if isinstance(error, Exception):
+                reason = " ".join(str(error).split())[:300]
+                raise InputError(
+                    f"Ray cannot be started or joined (address {self.address}): {reason}; check the address, or train "
+                    "with the engine 'local'"
+                ) from error
+            raise
+        return ray
+
+    def leave(self) -> None:
+        """Disconnect, and end the cluster if it was started here."""
+        if not self._began:
+            return
+        self._began = False
+        _ray().shutdown()
+        if isinstance(sys.stdout, _StdoutForUs) and sys.stdout.stream is self._stdout:
+            sys.stdout = self._stdout
+        if self._before is None:
+            os.environ.pop(_ALONE, None)
+        else:
+            os.environ[_ALONE] = self._before
+
+
+class _StdoutForUs:
+    """Standard output, but for what threads of Ray write: that goes to standard error."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text to where it belongs."""
+        of_ray = threading.current_thread().name.startswith("ray_")
+        return int((sys.stderr if of_ray else self.stream).write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise InputError(
+            "the engine 'ray' needs the package ray; install it with pip install 'evenstep[ray]'"
+        ) from None
+    return ray
