@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import typer
 
@@ -18,7 +19,7 @@ from evenstep.cli.report import report
 from evenstep.cli.runs import runs
 from evenstep.cli.search import search
 from evenstep.cli.study import study
-from evenstep.errors import EvenstepError
+from evenstep.errors import EvenstepError, PlanWarning, SearchWarning
 
 app = typer.Typer(
     name="evenstep",
@@ -48,8 +49,20 @@ def _evenstep(
         raise typer.Exit
 
 
+def _show(message: Warning | str, *details: Any, **more: Any) -> None:
+    """Print a warning of ours as one line; others as ever."""
+    if isinstance(message, PlanWarning | SearchWarning):
+        print(f"warning: {message}", file=sys.stderr)
+    else:
+        _as_ever(message, *details, **more)
+
+
+_as_ever = warnings.showwarning
+
+
 def main() -> None:
-    """Run the command line; bad input prints one line and exits with 2."""
+    """Run the command line; bad input prints one line and exits with 2, a warning prints one line."""
+    warnings.showwarning = _show
     try:
         app()
     except EvenstepError as error:

@@ -17,6 +17,7 @@ from evenstep.cli.target import load_target
 from evenstep.errors import EvenstepError, InputError
 from evenstep.graph import Graph, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
 from evenstep.planning import BASE_WIDTH, Plan, any_digits, plan_graph
+from evenstep.planning.concerns import report
 
 Value = TypeVar("Value")
 NASBENCH201_BASE = "0_00_300"  # one 3x3 convolution from the cell's input to its output
@@ -72,6 +73,7 @@ def plan(
     ] = None,
     base_kernel_size: Annotated[int, typer.Option(help="The base's kernel size (cnn).")] = 3,
     on_unknown: Annotated[str, typer.Option(help="raise, or identity to let unknown operators through.")] = "raise",
+    strict: Annotated[bool, typer.Option("--strict", help="Let what looks wrong in the plan be an error.")] = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="A file for the whole plan, graph and all, which evenstep report shows."),
@@ -90,7 +92,7 @@ def plan(
         from evenstep.module import plan as plan_module
 
         model, example_inputs = load_target(target)
-        made = plan_module(model, example_inputs, on_unknown=on_unknown, **options)  # type: ignore[arg-type]
+        made = plan_module(model, example_inputs, on_unknown=on_unknown, strict=strict, **options)  # type: ignore[arg-type]
         _write(made, out)
         _print(made, made.to_dict(graph=False), as_json=as_json)
         return
@@ -119,14 +121,15 @@ def plan(
     if code == "-":
         if out is not None:
             raise InputError(f"--out is '{out}', for one plan; with --code - leave it out, every line prints its own")
-        _stream(chosen, options)
+        _stream(chosen, options, strict=strict)
     else:
         made = plan_graph(chosen.target(code), base_graph=chosen.base(), **options)
+        report(made, strict=strict)
         _write(made, out)
         _print(made, _compact(code, made), as_json=as_json)
 
 
-def _stream(space: _Space, options: dict[str, Any]) -> None:
+def _stream(space: _Space, options: dict[str, Any], *, strict: bool) -> None:
     """Plan the codes on standard input, one JSON object a line; a bad line gives an error object and the rest go on."""
     base_graph = space.base()
     plan_graph(base_graph, base_graph=base_graph, **options)  # options that are wrong for all lines fail here, once
@@ -136,6 +139,8 @@ def _stream(space: _Space, options: dict[str, Any]) -> None:
             continue
         try:
             made = plan_graph(space.target(code), base_graph=base_graph, **options)
+            if strict:
+                report(made, strict=True)
             shown = _compact(code, made)
         except EvenstepError as error:
             shown = {"code": code, "line": number, "error": str(error)}

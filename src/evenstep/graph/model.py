@@ -30,6 +30,7 @@ from evenstep.graph.operators import (
 )
 
 Merge = Literal["sum", "concat", "product"]
+EMBEDDING = "embedding"  # the note of a table whose rows data look up
 Role = Literal["weight", "bias", "gain", "unscaled"]
 MERGES = frozenset({"sum", "concat", "product"})
 

@@ -138,7 +138,7 @@ class _Remarks:
 
     def _line(self, names: str, found: list[_Deviation]) -> str:
         first, more = found[0], len(found) - 1
-        others = f", and so far off at {more} more vertices" if more else ""
+        others = f", and so far off at {more} more {'vertex' if more == 1 else 'vertices'}" if more else ""
         return (
             f"at '{first.vertex}' the signal measures {first.ratio:.3g} times what was computed, after {names} in "
             f"{place_of(self.reading.makers[first.vertex].node)}{others}; the plan goes on from what was measured"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from torch import nn
 
-from evenstep.errors import PlanError, PlanWarning
 from evenstep.graph import Graph
 from evenstep.init import Initialisation
 from evenstep.module.checked import planned_as_measured
 from evenstep.module.trace import OnUnknown, read
 from evenstep.planning import BaseSearch, Plan, plan_network
+from evenstep.planning.concerns import report
 from evenstep.rules import Optimizer, Rule
 
 
@@ -56,8 +55,5 @@ def plan(
     else:
         reading = read(model, example_inputs, example_kwargs=example_kwargs, on_unknown=on_unknown)
         made = make(reading.graph)[0] if measure is False else planned_as_measured(reading, make, insist=measure)
-    for remark in made.warnings:
-        if strict:
-            raise PlanError(f"{remark} (strict=True makes this an error)")
-        warnings.warn(remark, PlanWarning, stacklevel=2)
+    report(made, strict=strict)
     return made

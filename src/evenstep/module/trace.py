@@ -18,9 +18,9 @@ from torch.export.graph_signature import InputKind, OutputKind
 from evenstep.arguments import require_choice
 from evenstep.errors import EvenstepError, InputError, TraceError
 from evenstep.graph.expressions import affine
-from evenstep.graph.model import Edge, Graph, Parameter, Vertex
+from evenstep.graph.model import Edge, Graph, Parameter, Role, Vertex
 from evenstep.graph.norms import with_norms
-from evenstep.graph.operators import ConcatBlock, LogSoftmax, Steer, Unknown, scaled
+from evenstep.graph.operators import ConcatBlock, LogSoftmax, Steer, Unknown, Weight, scaled
 from evenstep.graph.simplify import simplified
 from evenstep.module.entrywise import (
     composed,
@@ -43,6 +43,7 @@ from evenstep.module.handler_types import (
     edge_from,
     flattened,
 )
+from evenstep.module.learned_inputs import dependents, joins, makes_a_signal
 from evenstep.module.nodes import (
     attribute,
     each_output,
@@ -188,6 +189,8 @@ class _Tracer:
             self.canonical[name] = first.setdefault(id(parameter), own_name(name))
         self.tensors: dict[str, torch.Tensor] = {own_name(n): p for n, p in model.named_parameters()}
         self.tensors |= dict(model.named_buffers())
+        self.dependent: set[fx.Node] = set()  # nodes whose values depend on the inputs
+        self.promoted: dict[fx.Node | tuple[str, ...], SignalValue] = {}  # parameters and constants that layers read
         self.layouts = 0  # arrangements of entries that were met and cannot be told
         self.sizes: dict[str, float | None] = {}
         self.made: dict[str, Callable[[], Any]] = {}  # tensors computed from parameters and buffers, by name
@@ -204,6 +207,7 @@ class _Tracer:
         users = [s for s in signature.input_specs if s.kind == InputKind.USER_INPUT]
         count = sum(shapes.get(getattr(s.arg, "name", "")) is not None for s in users)
         nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+        self.dependent = dependents(program.graph, {getattr(spec.arg, "name", "") for spec in users})
         for spec in signature.input_specs:
             name = getattr(spec.arg, "name", "")
             shape = shapes.get(name)
@@ -261,6 +265,10 @@ class _Tracer:
             module_path(node),
             self._rms,
         )
+        if self.promoted and joins(call.op):
+            call = replace(call, args=fx.node.map_aggregate(call.args, self._joining))
+        if not call.signals() and makes_a_signal(node, self.dependent):
+            call = replace(call, args=(self._promoted(node, call.args[0]), *call.args[1:]))
         if not call.signals():
             return self._offpath(call, node, result)
         kinds = {value.dtype for value in flattened(result) if isinstance(value, torch.Tensor)}
@@ -274,6 +282,38 @@ class _Tracer:
         if not outcome.edges:
             return self._offpath(call, node, result)
         return self._draw_function(node, call, outcome, result)
+
+    def _promoted(self, node: fx.Node, value: Any) -> Any:
+        """Return parameters or constants that a layer reads as a signal of their own, of the size they have."""
+        source = node.args[0]
+        if not isinstance(value, ParameterValue | ConstantValue) or not isinstance(source, fx.Node):
+            return value
+        tensor = value.tensor() if value.tensor is not None else None
+        if tensor is None or tensor.is_meta or not tensor.is_floating_point():
+            return value
+        key = value.names if isinstance(value, ParameterValue) and not value.made else source
+        if key in self.promoted:
+            return replace(self.promoted[key], shape=value.shape)
+        names = value.names if isinstance(value, ParameterValue) else ()
+        drawn = isinstance(value, ParameterValue) and not value.made  # a table of rows that every example reads
+        columns = value.shape[-1] if value.shape else 1
+        operators = (Weight(1, columns),) if drawn else scaled(float(tensor.float().square().mean().sqrt()))
+        role: Role = "weight" if drawn else "unscaled"
+        note = "learned input" if drawn else "read as a signal"
+        self.drawing.use(Parameter(name, role, fan_in=1, fan_out=columns, note=note) for name in names)
+        start = self.drawing.vertex(f"input.{source.name}")
+        self.drawing.inputs.append(start)
+        vertex = self.drawing.vertex(source.name)
+        self.drawing.edges.append(Edge(start, vertex, operators, names))
+        self.drawing.makers[vertex] = Maker(source)
+        self.promoted[key] = SignalValue(vertex, value.shape)
+        return self.promoted[key]
+
+    def _joining(self, value: Any) -> Any:
+        """Return a parameter that a layer reads as the signal that it then is: it may join others by a skip."""
+        if not isinstance(value, ParameterValue) or value.made or value.names not in self.promoted:
+            return value
+        return replace(self.promoted[value.names], shape=value.shape)
 
     def _draw_function(self, node: fx.Node, call: Call, outcome: Outcome, result: Any) -> Any:
         """Draw what an operator does: as one activation of the field it is a function of, if it is of one alone."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
+
+from evenstep.errors import PlanError, PlanWarning
 
 if TYPE_CHECKING:
     from evenstep.planning.plan import ParameterPlan, Plan
@@ -14,6 +17,14 @@ NOT_USED = "not used"
 SMALLEST_STD, LARGEST_STD = 1e-5, 5.0
 LARGEST_RATE = 100.0  # in units of the base's
 LARGEST_PART_KEPT = 0.1  # of all numbers
+
+
+def report(plan: Plan, *, strict: bool = False) -> None:
+    """Warn the caller's caller of what a plan should not say; with `strict`, raise."""
+    for remark in plan.warnings:
+        if strict:
+            raise PlanError(f"{remark} (strict=True makes this an error)")
+        warnings.warn(remark, PlanWarning, stacklevel=3)
 
 
 def concerns(plan: Plan) -> Iterator[str]:

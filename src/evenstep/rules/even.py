@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.graph import Parameter
+from evenstep.graph.model import EMBEDDING
 from evenstep.graph.operators import Average, Gate, Offset, Recurrent, moments_of
 from evenstep.graph.roles import LayerPosition
 from evenstep.init import Conserve, Network
@@ -176,7 +177,8 @@ def _uses(network: Network, parameter: Parameter) -> Iterator[Use]:
             continue
         fan_in, units_in = float(weight.fan_in), weight.units_in
         if network.roles.positions[edge_index] == "input":  # what it reads is the task's size, all of it
-            fan_in = units_in = fan_in if fan_in > 1 else _rows_met(parameter, weight.fan_out)
+            looked_up = fan_in == 1 and parameter.note == EMBEDDING
+            fan_in = units_in = _rows_met(parameter, weight.fan_out) if looked_up else fan_in
         yield Use(fan_in, units_in, weight.units_out * weight.groups)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evenstep.graph.model import Edge, Parameter
+from evenstep.graph.model import EMBEDDING, Edge, Parameter
 from evenstep.graph.operators import Average, Contraction, Maximum, Operator, Recurrent, Steer, Weight, scaled
 from evenstep.graph.windows import tap_coverage, transposed_coverage
 from evenstep.module.handler_types import Call, ConstantValue, Outcome, ParameterValue, SignalValue, carried, edge_from
@@ -172,7 +172,7 @@ def _bilinear(call: Call) -> Outcome:
 def _embedding(call: Call) -> Outcome:
     table, index = call.args[0], call.args[1]
     if isinstance(index, SignalValue):
-        made = weight(index, table, Weight(1, table.shape[-1]), note="embedding")
+        made = weight(index, table, Weight(1, table.shape[-1]), note=EMBEDDING)
         return _bagged(call, made, index) if "embedding_bag" in call.op and made.uses else made
     # Looked up by position, not by data: on no path, added to the signal later.
     return Outcome(uses=tuple(Parameter(name, "unscaled", note="looked up by position") for name in _names(table)))
@@ -185,7 +185,7 @@ def _indexed(call: Call) -> Outcome:
     if isinstance(table, SignalValue) or not isinstance(table, ParameterValue):
         return identity(call)
     if len(table.shape) < 3 and not table.made:
-        return weight(call.signals()[0], table, Weight(1, table.shape[-1]), note="embedding")
+        return weight(call.signals()[0], table, Weight(1, table.shape[-1]), note=EMBEDDING)
     return Outcome()
 
 
