@@ -42,7 +42,7 @@ def _problem(name: str, default: Any, given: Any) -> str:
     number = type(given) in (int, float) and abs(given) <= sys.float_info.max  # whole numbers may be beyond all floats
     if type(default) is bool:
         return "" if type(given) is bool else "give true or false"
-    if type(default) is int and (type(given) is not int or given < 0):
+    if type(default) is int and (type(given) is not int or given < 0 or not number):
         return "give a whole number"
     if type(default) is float and not number:
         return "give a number"

@@ -203,7 +203,7 @@ class Graph:
         """
         made = []
         names: dict[str, None] = {}
-        if isinstance(edges, str) or not isinstance(edges, Iterable):
+        if isinstance(edges, str) or not isinstance(edges, Iterable) or getattr(edges, "ndim", None) == 0:
             raise GraphError(f"edges is {shown(edges)}; give a list of (source, target, op)")
         for item in edges:
             if not isinstance(item, tuple | list):

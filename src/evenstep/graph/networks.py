@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
-from evenstep.arguments import require_whole
+from evenstep.arguments import require_whole, shown
 from evenstep.errors import InputError
 from evenstep.graph.codes import Wiring, parse_dag_code, parse_nasbench201_code
 from evenstep.graph.model import Edge, Graph, Parameter, Vertex
@@ -195,11 +195,13 @@ def _dag(
     norm: NormKind,
     activation: str,
 ) -> Graph:
-    if order not in ("pre", "post"):
+    if not isinstance(order, str) or order not in ("pre", "post"):
         raise InputError(f"order is '{order}'; choose 'pre' or 'post'")
+    if not isinstance(activation, str):
+        raise InputError(f"activation is {shown(activation)}; name one, such as relu")
     if not activation:
         raise InputError("activation is empty; name one, such as relu")
-    if norm not in ("none", "batch", "layer"):
+    if not isinstance(norm, str) or norm not in ("none", "batch", "layer"):
         raise InputError(f"norm is '{norm}'; choose 'none', 'batch' or 'layer'")
     if norm != "none" and order == "post":
         raise InputError(f"norm is '{norm}' with order 'post'; norms are defined for order 'pre': use that")

@@ -288,6 +288,9 @@ def _base(base: BaseSearch | float | None, base_graph: Graph | None) -> tuple[fl
         return require_number("the base learning rate", base, above=0), base_graph
     if hasattr(base, "best") and hasattr(base, "graph"):
         # The steady minimum transfers better than the largest rate that is as good, where the search knows both.
-        rate, base_graph = getattr(base, "estimate", None) or base.best, base_graph or base.graph
+        rate, base_graph = (
+            getattr(base, "estimate", None) or base.best,
+            base.graph if base_graph is None else base_graph,
+        )
         return require_number("the base learning rate", rate, above=0), base_graph
     raise InputError(f"base is {shown(base)}; give a search's result, a learning rate, or nothing")

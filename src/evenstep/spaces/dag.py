@@ -31,7 +31,7 @@ def require_positive(name: str, value: int) -> int:
 
 
 def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise InputError(f"{name} is {value!r}; choose one of {', '.join(choices)}")
     return value
 
