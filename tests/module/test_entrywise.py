@@ -243,6 +243,7 @@ def test_a_guard_against_extremes_is_no_activation(guard: Function) -> None:
 
 
 @pytest.mark.parametrize("init", ["conserve", "he"])
+@pytest.mark.filterwarnings("ignore:.*times the base's rate:evenstep.PlanWarning")
 def test_the_matrices_of_gpt2_read_what_its_plan_says(init: str) -> None:
     pytest.importorskip("transformers")
     sizes = {"vocab_size": 64, "n_positions": 32, "n_embd": 128, "n_layer": 2, "n_head": 4}

@@ -230,6 +230,7 @@ class Detached(Idle):
         return out
 
 
+@pytest.mark.filterwarnings("ignore:.*no output depends on it:evenstep.PlanWarning")
 def test_parameters_without_a_gradient_are_said_and_searched_around() -> None:
     grid = [1e-5, 1.0, 1000.0]
     with pytest.warns(UserWarning, match=r"'idle\.weight' and 1 more of Idle gets no gradient.*freeze it"):

@@ -118,6 +118,7 @@ def test_every_optimizer_is_torchs(kind_of_group: Any, name: str) -> None:
 @pytest.mark.parametrize(
     "make", [plain.cnn, plain.batch_norm, plain.gelu, plain.dropout_off, plain.partial, plain.random_features]
 )
+@pytest.mark.filterwarnings("ignore:.*no output depends on it:evenstep.PlanWarning")
 def test_every_kind_of_network_trains_as_it_does_alone(kind_of_group: Any, name: str, make: Make) -> None:
     compare(kind_of_group, make, name)
 

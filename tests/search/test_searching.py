@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -186,8 +187,8 @@ OPTIONS: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
     "steps": ({"steps": 5, "epochs": 3}, sgd, {"steps": 5}),
     "batch_size": ({"batch_size": 6}, sgd, {"batch_size": 6}),
     "weight_decay": ({"weight_decay": 0.2}, partial(sgd, weight_decay=0.2), {}),
-    "momentum": ({"momentum": 0.7}, partial(sgd, momentum=0.7), {}),
-    "nesterov": ({"momentum": 0.7, "nesterov": True}, partial(sgd, momentum=0.7, nesterov=True), {}),
+    "momentum": ({"optimizer": "momentum", "momentum": 0.7}, partial(sgd, momentum=0.7, nesterov=True), {}),
+    "nesterov": ({"optimizer": "momentum", "nesterov": False}, partial(sgd, momentum=0.9), {}),
     "optimizer": ({"optimizer": "adam"}, adam, {}),
     "schedule": ({"schedule": half_cosine}, sgd, {"schedule": half_cosine}),
     "loss": ({"loss": squares}, sgd, {"loss": squares}),
@@ -199,14 +200,16 @@ def test_every_option_of_a_recipe_is_trained_by(name: str) -> None:
     """Against a loop of torch's own; an option that is left on the way would train as if it were not given."""
     options, optimizer, literal = OPTIONS[name]
     pair = plain.images()
-    planned = plain.job_of(plain.mlp, pair, Recipe()).plan  # starts as torch draws it, at one rate
+    # Starts as torch draws it, at one rate, whatever the optimiser.
+    planned = replace(plain.job_of(plain.mlp, pair, Recipe()).plan, optimizer=options.get("optimizer", "sgd"))
     rates, defaults = [0.005, 0.02], {"batch_size": 12} | options
     found = es.search_lr(plain.mlp, pair, plan=planned, grid=rates, seeds=2, on_failure="return", **defaults)
     by_hand = {"batch_size": 12, "steps": 48 // defaults["batch_size"] * defaults.get("epochs", 1)} | literal
     for rate, losses in zip(found.grid, found.losses, strict=True):
         expected = [plain.trained(plain.mlp, pair, lr=rate, seed=s, optimizer=optimizer, **by_hand) for s in (0, 1)]
         assert losses == pytest.approx([one.loss for one in expected], rel=1e-9)
-    usual = es.search_lr(plain.mlp, pair, plan=planned, grid=rates, seeds=2, on_failure="return", batch_size=12)
+    plainly = replace(planned, optimizer="momentum" if planned.optimizer == "momentum" else "sgd")
+    usual = es.search_lr(plain.mlp, pair, plan=plainly, grid=rates, seeds=2, on_failure="return", batch_size=12)
     assert found.losses != usual.losses
 
 

@@ -168,10 +168,11 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
 def test_a_new_store_waits_for_another_that_is_at_the_file(tmp_path: Path, begin: str) -> None:
     """The journal's mode cannot change meanwhile; while another writes, SQLite refuses at once instead of waiting."""
     path = tmp_path / "s.db"
+    Store(path).close()
     other = sqlite3.connect(path, isolation_level=None)
-    other.execute("CREATE TABLE other (value)")
+    other.execute("PRAGMA journal_mode = DELETE")  # as a file is that is being made
     other.execute(begin)
-    other.execute("SELECT * FROM other").fetchall()
+    other.execute("SELECT * FROM searches").fetchall()
     failed: list[StoreError] = []
 
     def open_store() -> None:

@@ -183,10 +183,12 @@ def _set_up(base: sqlite3.Connection) -> None:
             if base.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 base.execute("PRAGMA journal_mode = WAL")
             base.execute("PRAGMA synchronous = FULL")
-            base.executescript(_TABLES)
-            base.execute(f"PRAGMA user_version = {SCHEMA}")
+            # All at once: one who looks meanwhile sees an empty file or a store, never half of one.
+            base.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
             return
         except sqlite3.OperationalError as error:
+            if base.in_transaction:
+                base.execute("ROLLBACK")
             if "locked" not in str(error) or attempt + 1 == _SET_UP_TRIES:
                 raise
             time.sleep(0.05)
