@@ -25,6 +25,7 @@ from evenstep.planning import ParameterPlan, Plan
 LARGEST_FORWARD = 2e11  # multiplications: what two cores do in the time that reading a large network takes
 _FEW_ENTRIES = 2.0**21  # of all parameters: networks as small as this are drawn several times over
 _DRAWS = 5
+_MANY_ENTRIES = 2**16  # of one parameter: its products are sums of many, so that any numbers of this size will do
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +194,11 @@ def _parameter(tensor: Tensor, planned: ParameterPlan | None, name: str, seed: i
 
     def make() -> Tensor:
         drawn = torch.empty_like(tensor, requires_grad=False)
-        draw_(drawn, planned, _generator(name, seed))
-        return drawn
+        if drawn.numel() < _MANY_ENTRIES or drawn.device.type != "cpu":
+            draw_(drawn, planned, _generator(name, seed))
+            return drawn
+        half_width = math.sqrt(3.0) * planned.std
+        return drawn.uniform_(planned.mean - half_width, planned.mean + half_width, generator=_generator(name, seed))
 
     return _Later(make)
 
