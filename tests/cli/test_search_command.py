@@ -113,6 +113,14 @@ def test_a_store_is_written_and_gone_on_from(run: Run, folder: Path) -> None:
     assert copies == losses
 
 
+def test_a_name_stands_for_the_code_of_a_model(run: Run, folder: Path) -> None:
+    named = run(*SMALL, "--store", "named.db", "--name", "one", "--json").json()
+    assert run(*SMALL, "--store", "named.db", "--name", "one", "--resume", "--json").json() == named
+    other = run(*SMALL, "--store", "named.db", "--name", "other", "--resume", "--json")
+    assert other.code == 2
+    assert "knows no search of this configuration" in other.err
+
+
 def test_a_picture_is_drawn(run: Run, folder: Path) -> None:
     assert run(*SMALL, "--picture", "curve.png").code == 0
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
@@ -150,6 +158,7 @@ def test_a_picture_without_its_folder_is_said_before_training(run: Run, folder: 
         ((*SMALL, "--seeds", "0"), "seeds is 0"),
         ((*SMALL, "--start", "-1"), "give a finite number above 0"),
         ((*SMALL, "--resume"), "--resume needs the store"),
+        ((*SMALL, "--name", "mine"), "--name 'mine' is for trials in a store"),
         ((*SMALL, "--resume", "--store", "new.db"), "knows no search of this configuration"),
         ((*SMALL, "--picture", "nowhere/a.png"), "no folder 'nowhere' for the picture"),
         ((*SMALL, "--picture", "."), "the picture is '.', a folder"),

@@ -34,6 +34,10 @@ def search(
     start: Annotated[float, typer.Option(help="Learning rate to start around.")] = 0.1,
     store: Annotated[Path | None, typer.Option(help="File to write finished trials to, and to go on from.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Insist that the store knows this search.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Words that stand for the model's code in the store, where that cannot be read."),
+    ] = None,
     picture: Annotated[Path | None, typer.Option(help="Where to draw the loss over the learning rate.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, which evenstep plan --base takes.")
@@ -47,6 +51,8 @@ def search(
 
     if resume and store is None:
         raise InputError("--resume needs the store to go on from; give --store FILE")
+    if name is not None and store is None:
+        raise InputError(f"--name '{name}' is for trials in a store; give --store FILE, or leave it out")
     if picture is not None:
         require_picture(picture)
     from evenstep.search import (  # here: torch takes seconds, and wrong options are said before
@@ -77,6 +83,7 @@ def search(
             start=start,
             store=store,
             resume=resume,
+            name=name,
             progress=show,
         )
     if picture is not None:
