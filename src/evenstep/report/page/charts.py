@@ -112,7 +112,8 @@ class Chart:
 
 def log_axis(values: Iterable[float], start: float, end: float, *, room: float = 0.06) -> Axis:
     """Return a logarithmic axis over positive values, with a share of free room at both ends."""
-    found = [value for value in values if 0 < value < math.inf] or [0.1, 1.0]
+    # Between the ends of what floats hold, so that there is room beyond.
+    found = [min(max(value, 1e-290), 1e290) for value in values if 0 < value < math.inf] or [0.1, 1.0]
     low, high = min(found), max(found)
     if high / low < 1.2:
         low, high = low / 1.1, high * 1.1
