@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 
@@ -220,3 +221,36 @@ def test_a_table_of_words_goes_by_the_rows_that_share_its_uses(rows: int, optimi
     # SGD: fan_in var(W) sqrt(out / in), of fan_in = in = the rows that share; Adam's step knows no gradient.
     assert planned["0.weight"].std == 1.0
     assert planned["0.weight"].lr_scale == pytest.approx(4 * shared**power)
+
+
+class Adds(nn.Module):
+    """Numbers that are added to a hidden signal."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.first, self.second, self.readout = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+        self.added = nn.Parameter(torch.full(shape, 5.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.readout(torch.relu(self.second(self.first(x) + self.added)))
+        return logits
+
+
+@pytest.mark.parametrize(("optimizer", "own"), [("sgd", 25 * 4), ("momentum", 25 * 4), ("adam", 5 * 4)])
+def test_a_table_goes_with_its_own_size_and_a_vector_with_the_signal(optimizer: Optimizer, own: float) -> None:
+    """A table of n rows is a weight of fan_in 1 that writes 16 units; a large bias is large on purpose."""
+    example = torch.zeros(2, 7, 8)
+    vector, table = (es.plan(Adds(*shape), example, optimizer=optimizer) for shape in ((16,), (7, 16)))
+    assert vector["added"].lr_scale == pytest.approx(vector.lr_scale)  # the signal is of second moment one
+    assert table["added"].lr_scale == pytest.approx(own * table.lr_scale)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_what_a_weight_is_computed_from_goes_as_the_weight_would(optimizer: Optimizer) -> None:
+    plain = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+    normed = copy.deepcopy(plain)
+    nn.utils.parametrizations.weight_norm(normed[2])
+    kept = es.plan(plain, torch.zeros(2, 8), init="keep", optimizer=optimizer)
+    planned = es.plan(normed, torch.zeros(2, 8), init="keep", optimizer=optimizer)
+    for part in ("original0", "original1"):
+        assert planned[f"2.parametrizations.weight.{part}"].lr_scale == pytest.approx(kept["2.weight"].lr_scale)

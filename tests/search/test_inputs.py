@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -218,3 +219,21 @@ def test_numbers_of_numpy_are_numbers() -> None:
     options: dict[str, Any] = {"seeds": 1, "steps": 2, "on_failure": "return", "engine": LocalEngine(workers=1)}
     ours = search(grid=[0.01, 0.02], **options)
     assert search(grid=np.array([0.01, 0.02]), **options).losses == ours.losses
+
+
+def test_a_loader_says_how_many_examples_a_step_takes() -> None:
+    loader = DataLoader(TensorDataset(INPUTS, LABELS), batch_size=2)
+    options: dict[str, Any] = {"grid": [0.1], "seeds": 1, "on_failure": "return"}
+    found = es.search_lr(plain.mlp, loader, **options)
+    assert found.losses == es.search_lr(plain.mlp, (INPUTS, LABELS), batch_size=2, **options).losses
+    assert found.losses != es.search_lr(plain.mlp, (INPUTS, LABELS), **options).losses
+    with pytest.raises(es.InputError, match="batch_size is 3, and that of the DataLoader 2; leave one out"):
+        es.search_lr(plain.mlp, loader, batch_size=3, **options)
+
+
+@pytest.mark.parametrize("name", [3, "", "  "])
+def test_a_name_is_a_few_words(name: Any, tmp_path: Path) -> None:
+    with pytest.raises(es.InputError, match=r"name is .* give a few words that stand for the model and the loss"):
+        search(name=name)
+    options: dict[str, Any] = {"engine": LocalEngine(workers=1), "grid": [0.1], "seeds": 1, "on_failure": "return"}
+    assert search(name="a few words", store=tmp_path / "s.db", **options).grid == (0.1,)

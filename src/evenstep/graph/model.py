@@ -30,7 +30,8 @@ from evenstep.graph.operators import (
 )
 
 Merge = Literal["sum", "concat", "product"]
-EMBEDDING = "embedding"  # the note of a table whose rows data look up
+# Notes that rules go by: of a table whose rows data look up, and of what a weight is computed from.
+EMBEDDING, COMPUTED_FROM = "embedding", "a weight is computed from it"
 Role = Literal["weight", "bias", "gain", "unscaled"]
 MERGES = frozenset({"sum", "concat", "product"})
 

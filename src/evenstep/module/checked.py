@@ -27,10 +27,14 @@ _ROUNDS = 3  # a correction changes what comes after it, which may then be far o
 
 @dataclass(frozen=True, slots=True)
 class _Deviation:
-    """Name a vertex that carries `ratio` times what was computed from what arrives there."""
+    """Name a vertex that carries `ratio` times what was computed from what arrives there.
+
+    It is `expected` to after an average, which is computed for positions that have nothing in common.
+    """
 
     vertex: str
     ratio: float
+    expected: bool = False
 
 
 def planned_as_measured(
@@ -62,7 +66,8 @@ def planned_as_measured(
             return plan.with_measured({}, (f"the network could not be run to measure its signals ({reason})",))
         far_off = list(_far_off(network.signal, measured))
         for deviation in far_off:
-            remarks.note(plan.graph, deviation)
+            if not deviation.expected:
+                remarks.note(plan.graph, deviation)
         if not far_off:
             break
         plan, network = make(_corrected(plan.graph, far_off))
@@ -83,20 +88,25 @@ def _far_off(signal: Signal, measured: Mapping[str, Measurement]) -> Iterator[_D
     ratios = [deviations(signal, {v: m.draws[draw] for v, m in measured.items()}) for draw in range(draws)]
     steering = vertices_whose_paths_meet(signal.graph, lambda edge: edge.steers, forward=True, every=True)
     for vertex in signal.graph.vertices:
-        if not ratios or any(vertex.name not in found for found in ratios) or _depends_on_data(signal.graph, vertex):
+        if not ratios or any(vertex.name not in found for found in ratios):
             continue
         incoming = signal.graph.incoming[vertex.name]
         if vertex.name in steering and all(edge.weight is None for edge in incoming):
             continue  # says where signals go, and no weight is drawn for its size
         ratio = statistics.median(found[vertex.name] for found in ratios)
+        averages = _averages(signal.graph, vertex)
+        # How alike positions are, data say; they are more so than those of noise, so no average leaves less than here.
+        if averages and (ratio < 1 or any(average.correlated for average in averages)):
+            continue
         chance = 1.0 + 3.0 * math.sqrt(2.0 / measured[vertex.name].entries)
         if ratio > FACTOR * chance or (0 < ratio < 1 / (FACTOR * chance)):
-            yield _Deviation(vertex.name, ratio)
+            yield _Deviation(vertex.name, ratio, expected=bool(averages))
 
 
-def _depends_on_data(graph: Graph, vertex: Vertex) -> bool:
-    """Say whether what arrives is an average of positions: how alike they are, data say and noise does not."""
-    return any(isinstance(operator, Average) for edge in graph.incoming[vertex.name] for operator in edge.operators)
+def _averages(graph: Graph, vertex: Vertex) -> list[Average]:
+    """Return the averages over positions by which a signal arrives at a vertex."""
+    operators = (operator for edge in graph.incoming[vertex.name] for operator in edge.operators)
+    return [operator for operator in operators if isinstance(operator, Average)]
 
 
 def _corrected(graph: Graph, far_off: list[_Deviation]) -> Graph:

@@ -17,6 +17,7 @@ NOT_USED = "not used"
 SMALLEST_STD, LARGEST_STD = 1e-5, 5.0
 LARGEST_RATE = 100.0  # in units of the base's
 LARGEST_PART_KEPT = 0.1  # of all numbers
+LARGEST_OUTPUT = 10.0  # the second moment of an output at the start
 
 
 def report(plan: Plan, *, strict: bool = False) -> None:
@@ -40,6 +41,12 @@ def concerns(plan: Plan) -> Iterator[str]:
         yield _line(loose, lambda p: f"is {', '.join(p.notes)}: no output depends on it")
     if plan.init.partition("(")[0] == "keep":
         return
+    for vertex in plan.vertices:
+        if vertex.name in plan.graph.outputs and vertex.second_moment > LARGEST_OUTPUT:
+            yield (
+                f"the output '{vertex.name}' starts at the huge second moment {vertex.second_moment:.3g}: a factor or "
+                "a sum before the readout, or after it, is taken as meant; average instead of summing"
+            )
     kept = [p for p in plan.parameters if p.kept and p not in loose]
     total = sum(math.prod(p.shape) for p in plan.parameters)
     part = sum(math.prod(p.shape) for p in kept) / total if total else 0.0

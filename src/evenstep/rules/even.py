@@ -24,12 +24,12 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.graph import Parameter
-from evenstep.graph.model import EMBEDDING
+from evenstep.graph.model import COMPUTED_FROM, EMBEDDING
 from evenstep.graph.operators import Average, Gate, Offset, Recurrent, moments_of
 from evenstep.graph.roles import LayerPosition
 from evenstep.init import Conserve, Network
 from evenstep.rules.layers import geometric_mean
-from evenstep.rules.rule import Factor, Optimizer
+from evenstep.rules.rule import Factor, Optimizer, product
 from evenstep.rules.width import POSITIONS, hidden_width
 
 
@@ -58,6 +58,7 @@ def even_steps(
     averages = _averages(network, optimizer, pooled_variance_floor)
     wider = hidden_width(network) / hidden_width(base)
     found: dict[str, tuple[Factor, ...]] = {}
+    pending: list[Parameter] = []
     for parameter in network.live.parameters:
         name = parameter.name
         if name in std:
@@ -68,10 +69,17 @@ def even_steps(
                     *_width_factors(wider, _position(network, parameter), optimizer),
                     *averages.get(name, ()),
                 )
+        elif parameter.note == COMPUTED_FROM:
+            pending.append(parameter)
         elif parameter.role in ("bias", "unscaled") and name not in gates:
             sizes = list(_added_to(network, parameter, reference.readout_second_moment))
             if sizes and (factor := _added_factor(parameter, min(sizes), usual, optimizer)).value != 1.0:
                 found[name] = (factor,)
+    for parameter in pending:  # what a weight is computed from goes as the weight would
+        edges = (network.live.edges[edge_index] for edge_index in network.roles.edges_of.get(parameter.name, ()))
+        weights = [name for edge in edges for name in edge.parameters if name in std and name in found]
+        if weights:
+            found[parameter.name] = min((found[name] for name in weights), key=product)
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, cast, get_args
 
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from evenstep.arguments import require_choice, require_function, require_number, require_whole, shown
 from evenstep.errors import EvenstepError, InputError, SearchError, SearchWarning
@@ -61,7 +62,7 @@ def search_lr(
     init: str = "conserve",
     epochs: int = 1,
     steps: int | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     momentum: float | None = None,
     nesterov: bool | None = None,
     weight_decay: float = 0.0,
@@ -79,7 +80,8 @@ def search_lr(
 ) -> LRSearch:
     """Return the maximal learning rate of a network: the largest with the smallest training loss.
 
-    `make_model` returns a new module at each call; `data` is a pair of tensors, a `Dataset` or a `DataLoader`. Octaves
+    `make_model` returns a new module at each call; `data` is a pair of tensors, a `Dataset` or a `DataLoader`, read
+    once: random transforms stay as they came. `batch_size` left out is the loader's, or 64. Octaves
     around `start` come first, more of them while the best is at the edge, then half and quarter octaves beside the
     best; a `grid` of your own is trained as it is. A `plan` of the network sets its start and the ratios of its
     parameters' rates; without one it is initialised by `init` and trained at rates that differ by layer width alone, as
@@ -113,7 +115,7 @@ def search_lr(
         optimizer=optimizer,
         epochs=epochs,
         steps=steps,
-        batch_size=batch_size,
+        batch_size=_batch_size(data, batch_size),
         momentum=momentum,
         nesterov=nesterov,
         weight_decay=weight_decay,
@@ -325,6 +327,16 @@ def _planned_as_base(make_model: Callable[[], nn.Module], data: Data, init: str,
     require_trainable(model)  # before the trace, which has no graph for a network without weights
     graph = plan_module(model, data[0][: min(2, len(data[0]))], init=init, optimizer=optimizer).graph
     return plan_graph(graph, init=init, optimizer=optimizer, base_graph=graph)
+
+
+def _batch_size(data: Any, asked: int | None) -> int:
+    """Return how many examples a step takes: as many as a loader's, unless something else holds the data."""
+    own = data.batch_size if isinstance(data, DataLoader) else None
+    if own is not None and asked is not None and own != asked:
+        raise InputError(
+            f"batch_size is {shown(asked)}, and that of the DataLoader {own}; leave one out: give its data set"
+        )
+    return own or (64 if asked is None else asked)
 
 
 def _given(engine: Engine | str) -> Engine:

@@ -187,8 +187,6 @@ def _set_up(base: sqlite3.Connection) -> None:
             base.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
             return
         except sqlite3.OperationalError as error:
-            if base.in_transaction:
-                base.execute("ROLLBACK")
             if "locked" not in str(error) or attempt + 1 == _SET_UP_TRIES:
                 raise
             time.sleep(0.05)

@@ -34,17 +34,17 @@ from evenstep.module.ops.registry import handle_each, handler_of, handles
 
 _MOVES = """
     aten.view aten._unsafe_view aten.reshape aten.flatten aten.unflatten aten.permute aten.transpose aten.t
-    aten.mT aten.numpy_T aten.squeeze aten.unsqueeze aten.expand aten.expand_as aten.select
-    aten.gather aten.roll aten.flip aten.repeat aten.repeat_interleave aten.tile aten.movedim
-    aten.moveaxis aten.swapaxes aten.swapdims aten.unfold aten.im2col aten.pixel_shuffle aten.pixel_unshuffle
-    aten.channel_shuffle aten.diagonal aten.tril aten.triu aten.reflection_pad1d
-    aten.reflection_pad2d aten.reflection_pad3d aten.replication_pad1d aten.replication_pad2d
-    aten.replication_pad3d aten.upsample_nearest1d aten.upsample_nearest2d aten.upsample_nearest3d
-    aten.upsample_bilinear2d aten.upsample_linear1d aten.upsample_trilinear3d aten.upsample_bicubic2d
-    aten.interpolate aten.grid_sampler aten.sort aten.topk aten.take_along_dim aten.masked_select aten.view_as
-    aten.reshape_as aten.atleast_1d aten.atleast_2d aten.ravel aten.as_strided aten.rot90
-    aten.column_stack aten.meshgrid aten._adaptive_max_pool aten.complex aten.view_as_real aten.view_as_complex
-    aten.real aten.col2im aten.resolve_conj aten.resolve_neg aten.atleast_3d aten.mH aten.adjoint
+    aten.mT aten.numpy_T aten.squeeze aten.unsqueeze aten.expand aten.expand_as aten.gather aten.roll aten.flip
+    aten.repeat aten.repeat_interleave aten.tile aten.movedim aten.moveaxis aten.swapaxes aten.swapdims
+    aten.unfold aten.im2col aten.pixel_shuffle aten.pixel_unshuffle aten.channel_shuffle aten.diagonal aten.tril
+    aten.triu aten.reflection_pad1d aten.reflection_pad2d aten.reflection_pad3d aten.replication_pad1d
+    aten.replication_pad2d aten.replication_pad3d aten.upsample_nearest1d aten.upsample_nearest2d
+    aten.upsample_nearest3d aten.upsample_bilinear2d aten.upsample_linear1d aten.upsample_trilinear3d
+    aten.upsample_bicubic2d aten.interpolate aten.grid_sampler aten.sort aten.topk aten.take_along_dim
+    aten.masked_select aten.view_as aten.reshape_as aten.atleast_1d aten.atleast_2d aten.ravel aten.as_strided
+    aten.rot90 aten.column_stack aten.meshgrid aten._adaptive_max_pool aten.complex aten.view_as_real
+    aten.view_as_complex aten.real aten.col2im aten.resolve_conj aten.resolve_neg aten.atleast_3d aten.mH
+    aten.adjoint
 """.split()
 handle_each(_MOVES, identity)
 
@@ -57,7 +57,7 @@ handle_each(_MOVES, identity)
     "aten.unbind",
     "aten.unsafe_split",
 )
-@handles("aten.unsafe_chunk", "aten.slice", "aten.narrow")
+@handles("aten.unsafe_chunk", "aten.slice", "aten.narrow", "aten.select")
 def _part(call: Call) -> Outcome:
     """Take entries out of a signal: as large as all of it, but independent of its other entries."""
     signal = call.signals()[0]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evenstep.graph.model import EMBEDDING, Edge, Parameter
+from evenstep.graph.model import COMPUTED_FROM, EMBEDDING, Edge, Parameter
 from evenstep.graph.operators import Average, Contraction, Maximum, Operator, Recurrent, Steer, Weight, scaled
 from evenstep.graph.windows import tap_coverage, transposed_coverage
 from evenstep.module.handler_types import Call, ConstantValue, Outcome, ParameterValue, SignalValue, carried, edge_from
@@ -27,7 +27,7 @@ def weight(signal: SignalValue, matrix: Any, operator: Weight, *, bias: Any = No
     fan_in, fan_out = operator.fan_in, operator.fan_out
     uses = [Parameter(name, "weight", fan_in=fan_in, fan_out=fan_out, note=note) for name in names]
     if isinstance(matrix, ParameterValue) and matrix.made:
-        uses += [Parameter(name, "unscaled", note="a weight is computed from it") for name in matrix.names]
+        uses += [Parameter(name, "unscaled", note=COMPUTED_FROM) for name in matrix.names]
     if isinstance(bias, ParameterValue) and bias.made:
         uses += [Parameter(name, "unscaled", note="a bias is computed from it") for name in bias.names]
     else:

@@ -113,11 +113,11 @@ class Chart:
 def log_axis(values: Iterable[float], start: float, end: float, *, room: float = 0.06) -> Axis:
     """Return a logarithmic axis over positive values, with a share of free room at both ends."""
     # Between the ends of what floats hold, so that there is room beyond.
-    found = [min(max(value, 1e-290), 1e290) for value in values if 0 < value < math.inf] or [0.1, 1.0]
+    found = [min(max(value, 1e-250), 1e250) for value in values if 0 < value < math.inf] or [0.1, 1.0]
     low, high = min(found), max(found)
     if high / low < 1.2:
         low, high = low / 1.1, high * 1.1
-    stretch = (high / low) ** room
+    stretch = math.exp(room * (math.log(high) - math.log(low)))
     low, high = low / stretch, high * stretch
     return Axis(low, high, start, end, True, _log_ticks(low, high, wanted=abs(end - start) / 60))
 
