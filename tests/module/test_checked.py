@@ -176,7 +176,8 @@ def test_a_network_that_fails_on_other_inputs_says_so_and_is_planned() -> None:
 
 
 def test_large_forward_passes_run_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evenstep.module.checked.LARGEST_FORWARD", 1e3)
+    monkeypatch.setattr("evenstep.module.measuring._ALWAYS", 1e3)
+    monkeypatch.setattr("evenstep.module.measuring._FOR_EVERY_NODE", 1.0)
     assert es.plan(Between(torch.tanh), X).vertices[-1].measured is None
     assert es.plan(Between(torch.tanh), X, measure=True).vertices[-1].measured is not None
 
@@ -270,3 +271,111 @@ def test_nothing_is_said_of_ordinary_networks() -> None:
         warnings.simplefilter("error")
         es.plan(nn.Sequential(nn.Linear(16, 32), block, nn.Linear(32, 4)), torch.zeros(2, 9, 16))
         assert math.isfinite(es.plan(nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 4)), torch.zeros(1, 16)).lr_scale)
+
+
+# What an attack found
+
+
+class Deep(nn.Module):
+    """The same function after every one of several layers."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], depth: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, WIDTH)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth))
+        self.readout = nn.Linear(WIDTH, 16)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        for layer in self.layers:
+            h = self.function(layer(h))
+        logits: Tensor = self.readout(h)
+        return logits
+
+
+def outputs(model: nn.Module, plan: es.Plan, batch: int, draws: int = 8) -> float:
+    """Return the second moment of a network's output, in plain torch."""
+    found = []
+    with torch.no_grad(), torch.random.fork_rng():
+        for seed in range(draws):
+            torch.manual_seed(seed)
+            drawn = copy.deepcopy(model)
+            es.initialize_(drawn, plan)
+            found.append(float(drawn(torch.randn(batch, 64)).square().mean()))
+    return sum(found) / draws
+
+
+@pytest.mark.parametrize("shift", [lambda h: h - h.roll(1, -1), lambda h: h - h.flip(1)], ids=["roll", "flip"])
+def test_a_field_less_its_own_entries_in_other_places_is_not_nothing(shift: Callable[[Tensor], Tensor]) -> None:
+    model = Deep(shift, 3)
+    plan = es.plan(model, X)
+    assert not plan.warnings
+    assert outputs(model, plan, 64) == pytest.approx(plan.vertices[-1].second_moment, rel=0.25)
+
+
+def test_small_deviations_that_build_up_are_said_and_corrected() -> None:
+    model = Deep(torch.tril, 6)
+    with pytest.warns(es.PlanWarning, match=r"aten\.tril"):
+        plan = es.plan(model, X)
+    assert plan.vertices[-1].second_moment / 2 < outputs(model, plan, len(X)) < 2 * plan.vertices[-1].second_moment
+    blind = es.plan(model, X, measure=False)
+    assert outputs(model, blind, len(X)) < blind.vertices[-1].second_moment / 10
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [(torch.log, "is not finite"), (lambda h: h.masked_fill(torch.ones_like(h) > 0, 0.0), "the signal vanishes")],
+)
+def test_signals_that_are_nothing_or_no_numbers_are_said(function: Callable[[Tensor], Tensor], words: str) -> None:
+    with pytest.warns(es.PlanWarning, match=words):
+        es.plan(Between(function), X)
+
+
+def test_a_network_that_ends_in_log_softmax_is_an_ordinary_one() -> None:
+    logits = nn.Sequential(nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 16))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = es.plan(nn.Sequential(*copy.deepcopy(logits), nn.LogSoftmax(-1)), X)
+    assert plan.parameters == es.plan(logits, X).parameters
+
+
+def test_an_example_of_zeros_and_ones_is_data_like_any_other() -> None:
+    model = Between(torch.tanh)
+    sparse = (torch.rand(32, 64, generator=torch.Generator().manual_seed(0)) < 0.02).float()
+    assert es.plan(model, sparse) == es.plan(model, X)
+
+
+def test_steps_of_a_loop_read_entries_of_their_own() -> None:
+    class Scan(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.readout = nn.Linear(8, 64), nn.Linear(64, 64), nn.Linear(64, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            u = self.first(x)
+            state, states = torch.zeros_like(u[:, 0]), []
+            for t in range(x.shape[1]):
+                state = 0.8 * state + 0.6 * u[:, t]
+                states.append(state)
+            logits: Tensor = self.readout(torch.relu(self.second(torch.stack(states, 1))))
+            return logits
+
+    # Of unit entries the state's second moment is 0.36 (1 - 0.64^(t + 1)) / 0.36: nearly one.
+    expected = sum(1 - 0.64 ** (t + 1) for t in range(40)) / 40
+    plan = es.plan(Scan(), torch.zeros(2, 40, 8))
+    assert plan["second.weight"].std == pytest.approx((64 * expected) ** -0.5, rel=0.02)
+
+
+def test_a_sum_over_positions_before_a_readout_is_said() -> None:
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.readout = nn.Linear(16, 64), nn.Linear(64, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.readout(torch.relu(self.first(x)).sum(1))
+            return logits
+
+    with pytest.warns(es.PlanWarning, match="the output 'readout' starts at the huge second moment"):
+        es.plan(Sums(), torch.zeros(4, 100, 16))

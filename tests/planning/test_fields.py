@@ -199,7 +199,7 @@ def test_no_number_of_the_rule_lies_outside_it() -> None:
     """Numbers in the code of rules and initialisations are fields' defaults, parts of formulas, or tolerances."""
     # Powers and binomial coefficients, steps and tolerances of iterations, digits of printed numbers.
     formulas = {0, 0.5, 1, 2, 3, 4, 100, 1e-9, 1e-12, 6, 10}
-    tolerances = {"_SMALLEST_VARIANCE", "_SMALLEST", "_LARGEST_EXPONENT"}
+    tolerances = {"_SMALLEST_VARIANCE", "_SMALLEST", "_SMALLEST_SEEN", "_LARGEST_EXPONENT"}
     home = Path(evenstep.__file__).parent
     for path in sorted(
         [*(home / "rules").glob("*.py"), *(home / "init").glob("*.py"), *(home / "signal").glob("*.py")]

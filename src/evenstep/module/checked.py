@@ -14,7 +14,7 @@ from evenstep.graph import Edge, Graph, Vertex
 from evenstep.graph.model import vertices_whose_paths_meet
 from evenstep.graph.operators import Average, Measured, Recurrent
 from evenstep.init import Network
-from evenstep.module.measuring import LARGEST_FORWARD, Measurement, can_run, forward_size, measure
+from evenstep.module.measuring import Measurement, can_run, is_large, measure
 from evenstep.module.nodes import place_of
 from evenstep.module.ops import moves_entries, op_name
 from evenstep.module.reading import Reading
@@ -22,6 +22,8 @@ from evenstep.planning import Plan
 from evenstep.signal import Signal, deviations
 
 FACTOR = 2.0  # between measured and computed second moments, beyond which what was measured counts
+_PART = 1.25  # of such a factor that has built up over many vertices: beyond this one has a part in it
+_FEW, _ERRORS = 8, 4.0  # entries that say nothing, and standard errors that may be chance
 _ROUNDS = 3  # a correction changes what comes after it, which may then be far off in another way
 
 
@@ -35,6 +37,11 @@ class _Deviation:
     vertex: str
     ratio: float
     expected: bool = False
+
+    @property
+    def can_be_corrected(self) -> bool:
+        """Whether a factor makes what was computed what was measured."""
+        return 0 < self.ratio < math.inf
 
 
 def planned_as_measured(
@@ -54,10 +61,10 @@ def planned_as_measured(
                 "values, or it loops until its data say otherwise; leave measure out"
             )
         return plan
-    if insist is None and forward_size(reading) > LARGEST_FORWARD:
+    if insist is None and is_large(reading):
         return plan
     remarks = _Remarks(reading)
-    for _ in range(_ROUNDS):
+    for turn in range(_ROUNDS + 1):
         try:
             measured = measure(reading, plan)
         except Exception as error:
@@ -66,17 +73,13 @@ def planned_as_measured(
             return plan.with_measured({}, (f"the network could not be run to measure its signals ({reason})",))
         far_off = list(_far_off(network.signal, measured))
         for deviation in far_off:
-            if not deviation.expected:
-                remarks.note(plan.graph, deviation)
-        if not far_off:
+            remarks.note(plan.graph, deviation, at_last=turn == _ROUNDS)
+        correctable = [deviation for deviation in far_off if deviation.can_be_corrected]
+        if not correctable or turn == _ROUNDS:
             break
-        plan, network = make(_corrected(plan.graph, far_off))
-    else:
-        measured = measure(reading, plan)
-    return plan.with_measured(
-        {vertex: statistics.fmean(m.second_moment for m in found.draws) for vertex, found in measured.items()},
-        remarks.lines(),
-    )
+        plan, network = make(_corrected(plan.graph, correctable))
+    seen = {vertex: statistics.fmean(m.second_moment for m in found.draws) for vertex, found in measured.items()}
+    return plan.with_measured({v: second for v, second in seen.items() if math.isfinite(second)}, remarks.lines())
 
 
 def _far_off(signal: Signal, measured: Mapping[str, Measurement]) -> Iterator[_Deviation]:
@@ -87,8 +90,9 @@ def _far_off(signal: Signal, measured: Mapping[str, Measurement]) -> Iterator[_D
     draws = len(next(iter(measured.values())).draws) if measured else 0
     ratios = [deviations(signal, {v: m.draws[draw] for v, m in measured.items()}) for draw in range(draws)]
     steering = vertices_whose_paths_meet(signal.graph, lambda edge: edge.steers, forward=True, every=True)
+    inputs = set(signal.graph.inputs)
     for vertex in signal.graph.vertices:
-        if not ratios or any(vertex.name not in found for found in ratios):
+        if vertex.name in inputs or not ratios or any(vertex.name not in found for found in ratios):
             continue
         incoming = signal.graph.incoming[vertex.name]
         if vertex.name in steering and all(edge.weight is None for edge in incoming):
@@ -98,8 +102,18 @@ def _far_off(signal: Signal, measured: Mapping[str, Measurement]) -> Iterator[_D
         # How alike positions are, data say; they are more so than those of noise, so no average leaves less than here.
         if averages and (ratio < 1 or any(average.correlated for average in averages)):
             continue
-        chance = 1.0 + 3.0 * math.sqrt(2.0 / measured[vertex.name].entries)
-        if ratio > FACTOR * chance or (0 < ratio < 1 / (FACTOR * chance)):
+        if measured[vertex.name].entries < _FEW:
+            continue
+        chance = 1.0 + _ERRORS * math.sqrt(2.0 / measured[vertex.name].entries)
+        computed = signal.vertices[vertex.name].second_moment
+        seen = statistics.median(moments.second_moment for moments in measured[vertex.name].draws)
+        in_all = seen / computed if computed > 0 else 1.0
+        far = not 1 / (FACTOR * chance) <= ratio <= FACTOR * chance
+        if ratio > 1:
+            far |= in_all > FACTOR * chance and ratio > _PART * chance
+        else:
+            far |= in_all < 1 / (FACTOR * chance) and ratio < 1 / (_PART * chance)
+        if far:
             yield _Deviation(vertex.name, ratio, expected=bool(averages))
 
 
@@ -138,8 +152,13 @@ class _Remarks:
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
         self.noted: dict[str, dict[str, _Deviation]] = {}
+        self.left: dict[str, _Deviation] = {}  # what is far off in the end
 
-    def note(self, graph: Graph, deviation: _Deviation) -> None:
+    def note(self, graph: Graph, deviation: _Deviation, *, at_last: bool = False) -> None:
+        if deviation.expected:
+            return
+        if at_last:
+            self.left[deviation.vertex] = deviation
         names = list(dict.fromkeys(_operators_before(self.reading, graph, deviation.vertex)))[:4]
         self.noted.setdefault(" and ".join(names), {}).setdefault(deviation.vertex, deviation)
 
@@ -148,10 +167,20 @@ class _Remarks:
 
     def _line(self, names: str, found: list[_Deviation]) -> str:
         first, more = found[0], len(found) - 1
+        place = place_of(self.reading.makers[first.vertex].node)
+        if not first.can_be_corrected:
+            what = "vanishes, though something was computed" if first.ratio == 0 else "is not finite, or not nothing"
+            return f"at '{first.vertex}' the signal {what}, after {names} in {place}; the plan goes on as computed"
+        left = [self.left[deviation.vertex] for deviation in found if deviation.vertex in self.left]
+        end = (
+            f"the plan goes on from what was measured, and is still {left[0].ratio:.3g} times off at '{left[0].vertex}'"
+            if left
+            else "the plan goes on from what was measured"
+        )
         others = f", and so far off at {more} more {'vertex' if more == 1 else 'vertices'}" if more else ""
         return (
             f"at '{first.vertex}' the signal measures {first.ratio:.3g} times what was computed, after {names} in "
-            f"{place_of(self.reading.makers[first.vertex].node)}{others}; the plan goes on from what was measured"
+            f"{place}{others}; {end}"
         )
 
 
@@ -164,6 +193,7 @@ def _operators_before(reading: Reading, graph: Graph, vertex: str) -> list[str]:
     known = {vertex.name for vertex in graph.vertices}
     ends = {maker.node for vertex, maker in reading.makers.items() if vertex in known} - {node}
     names: list[str] = []
+    moves: list[str] = []
     queue, seen = [node], {node}
     while queue:
         current = queue.pop()
@@ -176,8 +206,8 @@ def _operators_before(reading: Reading, graph: Graph, vertex: str) -> list[str]:
             seen.add(argument)
             queue.append(argument)
             name = op_name(argument.target)
-            if name.startswith("aten.") and not moves_entries(name):
-                names.append(name)
+            if name.startswith("aten."):
+                (moves if moves_entries(name) else names).append(name)
     own = op_name(node.target)
     weighs = all(edge.weight is not None for edge in graph.incoming[vertex])
-    return names if names and weighs else [*names, own]
+    return (names or moves) if (names or moves) and weighs else [*names, own]

@@ -13,12 +13,11 @@ from torch import fx
 from evenstep.module.ops import op_name
 
 _LAYERS = ("aten.linear.", "aten.conv1d.", "aten.conv2d.", "aten.conv3d.")
-# Where a tensor is one signal among others, whatever its place among the arguments; and where its place says so.
+# Where a tensor is one signal among others, whatever its place among the arguments.
 _JOINS = (
     *("aten.add.", "aten.add_.", "aten.sub.", "aten.cat.", "aten.stack.", "aten.concat."),
     *("aten.scaled_dot_product_attention.",),
 )
-_READS = {"aten.matmul.": 0, "aten.bmm.": 0, "aten.linear.": 0, "aten.baddbmm.": 1, "aten.addmm.": 1}
 
 
 def dependents(graph: fx.Graph, inputs: Collection[str]) -> set[fx.Node]:
@@ -38,7 +37,7 @@ def makes_a_signal(node: fx.Node, dependent: Collection[fx.Node]) -> bool:
     for current in queue:
         for user in current.users:
             if user in dependent:
-                if _joins(user, current):
+                if joins(op_name(user.target)):
                     return True
             elif user not in seen:
                 seen.add(user)
@@ -49,11 +48,3 @@ def makes_a_signal(node: fx.Node, dependent: Collection[fx.Node]) -> bool:
 def joins(op: str) -> bool:
     """Say whether an operator joins tensors on an equal footing."""
     return op.startswith(_JOINS)
-
-
-def _joins(user: fx.Node, tensor: fx.Node) -> bool:
-    name = op_name(user.target)
-    if joins(name):
-        return True
-    place = next((place for prefix, place in _READS.items() if name.startswith(prefix)), None)
-    return place is not None and len(user.args) > place and user.args[place] is tensor

@@ -22,7 +22,9 @@ from evenstep.module.apply import draw_
 from evenstep.module.reading import TRANSPARENT, Maker, Reading
 from evenstep.planning import ParameterPlan, Plan
 
-LARGEST_FORWARD = 2e11  # multiplications: what two cores do in the time that reading a large network takes
+# Multiplications by parameters that a forward pass may take unasked: a second's worth, and for every node of a program
+# as many as a core does in the time that reading the node takes.
+_ALWAYS, _FOR_EVERY_NODE = 1e9, 5e7
 _FEW_ENTRIES = 2.0**21  # of all parameters: networks as small as this are drawn several times over
 _DRAWS = 5
 _MANY_ENTRIES = 2**16  # of one parameter: its products are sums of many, so that any numbers of this size will do
@@ -61,6 +63,11 @@ def forward_size(reading: Reading) -> float:
         if "embedding" not in str(node.target):
             total += sum(result.numel() * math.prod(shape[1:]) for shape in shapes)
     return total
+
+
+def is_large(reading: Reading) -> bool:
+    """Say whether a forward pass would take much longer than reading the network took."""
+    return forward_size(reading) > _ALWAYS + _FOR_EVERY_NODE * len(reading.program.graph.nodes)
 
 
 def measure(reading: Reading, plan: Plan) -> dict[str, Measurement]:
@@ -102,9 +109,7 @@ def _draw(reading: Reading, plan: Plan, seed: int) -> dict[str, tuple[Moments, i
             for place in maker.place:
                 value = value[place]
             if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
-                moments = _moments(value)
-                if math.isfinite(moments.second_moment):
-                    seen[vertex] = moments, value.numel()
+                seen[vertex] = _moments(value), value.numel()
 
     devices = {value.device for value in reading.program.state_dict.values() if value.device.type == "cuda"}
     with torch.no_grad(), torch.random.fork_rng(devices=[device.index for device in devices]):
@@ -117,7 +122,8 @@ def _draw(reading: Reading, plan: Plan, seed: int) -> dict[str, tuple[Moments, i
 def _moments(value: Tensor) -> Moments:
     numbers = value.detach().float()
     mean = float(numbers.mean())
-    return Moments(mean, max(float(numbers.square().mean()) - mean**2, 0.0))
+    second = float(numbers.square().mean())
+    return Moments(mean, max(second - mean**2, 0.0) if math.isfinite(second) else math.inf)
 
 
 class _Later:
@@ -170,14 +176,15 @@ def _by_batch(target: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _arguments(reading: Reading, plan: Plan, seed: int) -> list[Any]:
     program = reading.program
-    given = iter(_given_inputs(reading))
+    inputs = _given_inputs(reading)
+    given, alone = iter(inputs), sum(isinstance(value, Tensor) for value in inputs) == 1
     planned = {parameter.name: parameter for parameter in plan.parameters}
     rows = _table_rows(reading)
     arguments: list[Any] = []
     for spec in program.graph_signature.input_specs:
         name = getattr(spec.arg, "name", "")
         if spec.kind == InputKind.USER_INPUT:
-            arguments.append(_shown(next(given), rows.get(name), _generator(name, seed)))
+            arguments.append(_shown(next(given), rows.get(name), _generator(name, seed), alone=alone))
         elif spec.kind == InputKind.PARAMETER:
             own = reading.own_names.get(str(spec.target), str(spec.target))
             arguments.append(_parameter(program.state_dict[str(spec.target)], planned.get(own), own, seed))
@@ -212,8 +219,8 @@ def _given_inputs(reading: Reading) -> list[Any]:
     return tree_leaves((args, kwargs))
 
 
-def _shown(value: Any, rows: int | None, generator: torch.Generator) -> Any:
-    """Return what an input is shown as: data as standard Gaussians, masks and indices as they came.
+def _shown(value: Any, rows: int | None, generator: torch.Generator, *, alone: bool) -> Any:
+    """Return what an input is shown as: data as standard Gaussians, masks beside them and indices as they came.
 
     Indices that are all the same, as an example of zeros has them, are drawn from the rows of the table they look up.
     """
@@ -221,7 +228,8 @@ def _shown(value: Any, rows: int | None, generator: torch.Generator) -> Any:
         return value
     constant = value.numel() < 2 or bool((value == value.flatten()[0]).all())
     if value.is_floating_point():
-        mask = not bool(value.isfinite().all()) or (not constant and bool(((value == 0) | (value == 1)).all()))
+        zeros_and_ones = not constant and bool(((value == 0) | (value == 1)).all())
+        mask = not alone and (zeros_and_ones or not bool(value.isfinite().all()))
         drawn = torch.randn(value.shape, generator=generator).to(value)
         return value if mask else drawn
     if constant and rows and not value.is_complex() and value.dtype != torch.bool:

@@ -465,10 +465,10 @@ class _Tracer:
         drawing = self.drawing
         drawing.drop_superseded(outputs)
         # At an output the logarithm of a softmax is the loss's business: what counts are the logits.
-        drawing.edges = [
-            replace(edge, operators=()) if edge.target in outputs and _is_log_softmax(edge) else edge
-            for edge in drawing.edges
-        ]
+        for place, edge in enumerate(drawing.edges):
+            if edge.target in outputs and _is_log_softmax(edge):
+                drawing.edges[place] = replace(edge, operators=())
+                drawing.makers.pop(edge.target, None)  # what the program makes there is no longer what the vertex is
         graph = Graph.build(
             drawing.vertices.values(),
             drawing.edges,

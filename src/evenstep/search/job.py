@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from evenstep.errors import InputError
 from evenstep.module import initialize_
 from evenstep.planning import Plan
+from evenstep.search.copying import code_seen, require_as_sent, require_copies
 from evenstep.search.randomness import copied, own_randomness
 from evenstep.search.recipe import Recipe
 from evenstep.search.sharing import packed, unpacked_
@@ -46,6 +47,7 @@ class Job:
     def of(cls, make_model: Callable[[], nn.Module], plan: Plan, recipe: Recipe, seeds: range) -> Job:
         """Make a job, calling `make_model` once for every seed whose own values matter."""
         template = made(make_model, 0)
+        require_copies(template)
         names = {p.name for p in plan.parameters if p.kept}
         fixed = fixed_tensors(template)
         kept = {}
@@ -61,7 +63,12 @@ class Job:
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel with a template that pickle takes."""
         template, names = packed(self.template)
-        return _arrived, (template, names, self.plan, self.recipe, self.kept)
+        code = code_seen(self.template, self.recipe.loss)
+        return _arrived, (template, names, self.plan, self.recipe, self.kept, torch.get_default_dtype(), code)
+
+    def require_as_sent(self) -> None:
+        """Refuse to go on in another process if the network or the loss is not there what it was here."""
+        require_as_sent(self.template, self.recipe.loss, self.__dict__.get("_code"))
 
     def start(self, seed: int) -> nn.Module:
         """Return a new model as the trial of a seed starts it."""
@@ -82,9 +89,18 @@ class Job:
 
 
 def _arrived(
-    template: nn.Module, names: list[str], plan: Plan, recipe: Recipe, kept: Mapping[int, Mapping[str, Tensor]]
+    template: nn.Module,
+    names: list[str],
+    plan: Plan,
+    recipe: Recipe,
+    kept: Mapping[int, Mapping[str, Tensor]],
+    default_dtype: torch.dtype,
+    code: str | None,
 ) -> Job:
-    return Job(unpacked_(template, names), plan, recipe, kept)
+    torch.set_default_dtype(default_dtype)
+    job = Job(unpacked_(template, names), plan, recipe, kept)
+    job.__dict__["_code"] = code
+    return job
 
 
 def _require_alike(model: nn.Module, template: nn.Module) -> None:

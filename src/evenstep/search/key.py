@@ -24,7 +24,7 @@ from evenstep.search.replicas import step_count
 from evenstep.search.sharing import move_
 from evenstep.search.tape import Tape
 
-_VERSION = 2  # of what is keyed; the first knew neither closures nor what a forward computes
+_VERSION = 3  # of what is keyed, and of what a trial's loss is: the second evaluated in other batches
 _FUNCTIONS = ("loss", "schedule")
 _SCALES = (0.01, 1.0, 100.0)  # of outputs that a loss is tried on: either side of where it may be cut or bent
 
@@ -41,7 +41,7 @@ class SearchKey:
     unreadable: str | None = None
 
 
-def search_key(job: Job, data: Data, *, name: str | None = None) -> SearchKey:
+def search_key(job: Job, data: Data, *, name: str | None = None, precision: str = "float32") -> SearchKey:
     """Return the key of a job on its data; a name stands for what is computed, where one is given."""
     recipe, unreadable = job.recipe, None
     numbers = {field: getattr(recipe, field) for field in recipe.__dataclass_fields__ if field not in _FUNCTIONS}
@@ -56,6 +56,8 @@ def search_key(job: Job, data: Data, *, name: str | None = None) -> SearchKey:
         "kept": {str(seed): {n: tensor_digest(t) for n, t in values.items()} for seed, values in job.kept.items()},
         "data": [tensor_digest(tensor) for tensor in data],
     }
+    if precision != "float32":
+        keyed["precision"] = precision
     if norms_of(job.template):  # their losses were measured otherwise once
         keyed["network"]["statistics"] = "afresh"
     if name is not None:

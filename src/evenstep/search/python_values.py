@@ -35,6 +35,10 @@ _BOOKKEEPING = {
 }  # fmt: skip
 
 
+# What every module keeps besides its tensors: hooks of all kinds, and which buffers are saved.
+_HOOKS = frozenset(vars(nn.Module())) - {"training", "_parameters", "_buffers", "_modules", "_is_full_backward_hook"}
+
+
 class Unreadable(Exception):  # noqa: N818 - an answer, not a mistake
     """Say which value has no content that a key could be made of."""
 
@@ -64,7 +68,9 @@ class ValueReader:
     def digest(self, value: Any, where: str) -> str:
         """Return the digest of a value; `where` says how it is reached, for those that cannot be read."""
         if isinstance(value, enum.Enum):
-            return self._joined("enum", type(value).__qualname__, value.name)
+            return self._joined(
+                "enum", type(value).__qualname__, value.name, self.digest(value.value, f"{where}.value")
+            )
         if isinstance(value, _ATOMS) and type(value) in _ATOMS:
             return self._joined(type(value).__name__, repr(value))
         if isinstance(value, _TORCH_ATOMS):
@@ -159,7 +165,7 @@ class ValueReader:
             return ["operator", str(value)]
         if isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):  # of an object, not of a module
             return ["builtin", value.__name__, self.digest(value.__self__, where)]
-        if hasattr(value, "__wrapped__") and not isinstance(value, nn.Module):  # a cache around a function
+        if isinstance(value, functools._lru_cache_wrapper):
             return ["wrapped", type(value).__qualname__, self.digest(value.__wrapped__, where)]
         return []
 
@@ -173,9 +179,25 @@ class ValueReader:
                 continue
             value = function.__globals__[name]
             parts += [name, self.digest(value, name)]
-            if isinstance(value, types.ModuleType) and not _in_library(value.__name__):
-                for attribute in sorted(set(_attribute_names(function.__code__)) & set(vars(value))):
-                    parts += [attribute, self.digest(vars(value)[attribute], f"{name}.{attribute}")]
+            if isinstance(value, types.ModuleType):
+                parts += self._taken_from(value, _attribute_names(function.__code__), name)
+        for name in sorted(_imported_names(function.__code__)):  # inside the function
+            if isinstance(module := sys.modules.get(name), types.ModuleType):
+                parts += [name, *self._taken_from(module, _attribute_names(function.__code__), name)]
+        return parts
+
+    def _taken_from(self, module: types.ModuleType, names: set[str], where: str) -> list[str]:
+        """Return what code that uses these names may take out of one of the user's modules, and those inside it."""
+        parts: list[str] = []
+        if _in_library(module.__name__) or id(module) in self.open:
+            return parts
+        self.open[id(module)] = len(self.open)
+        for name in sorted(names & set(vars(module))):
+            value = vars(module)[name]
+            parts += [name, self.digest(value, f"{where}.{name}")]
+            if isinstance(value, types.ModuleType):
+                parts += self._taken_from(value, names, f"{where}.{name}")
+        del self.open[id(module)]
         return parts
 
     def _class(self, value: type, where: str) -> list[str]:
@@ -212,7 +234,7 @@ class ValueReader:
         """Return a module's attributes; hooks by their order, for their numbers count all hooks of a process."""
         parts: list[str] = []
         for name, value in vars(module).items():
-            if name.startswith(("_forward", "_backward", "_state_dict", "_load_state", "_non_persistent")):
+            if name in _HOOKS:
                 if value:
                     values = value.values() if isinstance(value, dict) else sorted(value)
                     parts += [name, *self._all(values, f"{where}.{name}")]
@@ -263,6 +285,12 @@ def _global_names(code: types.CodeType) -> set[str]:
     """Return the global names that code reads, and the code inside it."""
     own = {str(i.argval) for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return own.union(*(_global_names(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))
+
+
+def _imported_names(code: types.CodeType) -> set[str]:
+    """Return the modules that code imports when it runs, and the code inside it."""
+    own = {str(i.argval) for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"}
+    return own.union(*(_imported_names(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))
 
 
 def _attribute_names(code: types.CodeType) -> set[str]:

@@ -29,7 +29,7 @@ from evenstep.search.sharing import move_
 from evenstep.search.stacked_optimizers import StackedOptimizer, stacked_optimizer
 from evenstep.search.steps import CapturedReplicaStep, EagerStep
 
-_EVALUATION_BATCH = {"cpu": 1024, "cuda": 4096}
+_STATISTICS_BATCH = 4096  # on a GPU
 _STATISTICS_FROM = 16384  # examples: enough for a mean and a variance
 
 
@@ -418,7 +418,7 @@ def _settle_statistics_(group: ReplicaGroup, data: Data, recipe: Recipe, precisi
     chance. What is measured is the weights' loss, as `torch.optim.swa_utils.update_bn` would give it.
     """
     device = group.factor.device
-    size = _EVALUATION_BATCH["cuda"] if device.type == "cuda" else recipe.batch_size
+    size = _STATISTICS_BATCH if device.type == "cuda" else recipe.batch_size
     shown = replace(recipe, batch_size=min(size, len(data[0])), epochs=1, steps=None)
     batches = itertools.islice(order(len(data[0]), shown), max(_STATISTICS_FROM // shown.batch_size, 1))
     for number, index in enumerate(batches, 1):
@@ -436,13 +436,13 @@ def _finished(
     precision: Precision,
     batch_size: int,
 ) -> Iterator[TrialResult]:
-    """Evaluate what is left on the whole data set."""
+    """Evaluate what is left on the whole data set, in batches as a step takes them.
+
+    A loss need not be a mean over examples: of other batches, by how many train together, it would be another number.
+    """
     total = torch.zeros(len(group.trials), dtype=torch.float64, device=group.factor.device)
-    size = _EVALUATION_BATCH[group.factor.device.type]
-    if group.factor.device.type == "cpu":  # many at once take smaller batches: no more memory than a step, or one trial
-        size = max(batch_size, size // group.at_once)
-    for start in range(0, len(data[0]), size):
-        part = slice(start, start + size)
+    for start in range(0, len(data[0]), batch_size):
+        part = slice(start, start + batch_size)
         group.moment = f"evaluation {start}"
         with autocast(precision, group.factor.device):
             losses = group.evaluate(data[0][part], data[1][part])

@@ -168,7 +168,7 @@ class _Session:
         self.config, self.store = "", None
         self.provenance = provenance()
         if store is not None:
-            key = search_key(job, data, name=name)
+            key = search_key(job, data, name=name, precision=getattr(engine, "precision", "float32"))
             self.config = key.config
             if key.unreadable is not None:
                 _report_unreadable(key.unreadable, resume=resume)

@@ -143,8 +143,9 @@ def _require_labels(job: Job, data: Data, classes: int) -> None:
 
 
 def _require_schedule(job: Job, data: Data) -> None:
-    """Refuse a schedule whose first or last factor is no number from 0 up."""
-    for step in dict.fromkeys((0, step_count(len(data[0]), job.recipe) - 1)):
+    """Refuse a schedule whose first or last factor is no number from 0 up, or that depends on how often it is asked."""
+    count = step_count(len(data[0]), job.recipe)
+    for step in dict.fromkeys((0, count - 1)):
         try:
             factor: object = job.recipe.schedule(step)
             factor = float(factor) if isinstance(factor, Tensor) and factor.numel() == 1 else factor
@@ -155,6 +156,13 @@ def _require_schedule(job: Job, data: Data) -> None:
                 "that returns a factor of the learning rate"
             ) from error
         require_number(f"the schedule's factor at step {step}", factor, least=0)
+    first, second = ([float(job.recipe.schedule(step)) for step in range(count)] for _ in range(2))
+    if first != second:
+        step = next(step for step in range(count) if first[step] != second[step])
+        raise InputError(
+            f"the schedule gives the factor {first[step]:g} for step {step}, and {second[step]:g} when asked again; "
+            "give a function of the step alone"
+        )
 
 
 def _report_idle(model: nn.Module, names: list[str]) -> None:

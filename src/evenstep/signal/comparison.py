@@ -18,7 +18,7 @@ def deviations(signal: Signal, measured: Mapping[str, Moments]) -> dict[str, flo
     """Return, for every measured vertex, its second moment over the one computed from what really arrived there.
 
     What arrived is what was measured at the sources; at those that were not measured, what was computed, as far off as
-    what arrived there.
+    what arrived there. The ratio is infinite where a signal is not finite, or where nothing was computed.
     """
     carried = {name: vertex.moments for name, vertex in signal.vertices.items()}
     found: dict[str, float] = {}
@@ -35,9 +35,15 @@ def deviations(signal: Signal, measured: Mapping[str, Moments]) -> dict[str, flo
             change = now / before if 0 < now / before < math.inf else 1.0
         expected = _times(computed[name], change)
         given = measured.get(name)
-        carried[name] = expected if given is None else given
-        if given is not None and expected.second_moment > 0:
-            found[name] = given.second_moment / expected.second_moment
+        if given is None:
+            carried[name] = expected
+            continue
+        finite = math.isfinite(given.second_moment)
+        carried[name] = given if finite else expected
+        if expected.second_moment > 0:
+            found[name] = given.second_moment / expected.second_moment if finite else math.inf
+        elif not finite or given.second_moment > _SMALLEST_SEEN:
+            found[name] = math.inf
     return found
 
 
@@ -49,6 +55,7 @@ def _arriving(
     return max(math.prod(brought) if vertex.merge == "product" else sum(brought), _SMALLEST)
 
 
+_SMALLEST_SEEN = 1e-12  # of what may be the rounding of nothing
 _SMALLEST = 1e-300  # below what any signal is: keeps ratios of nothing to nothing at one
 
 

@@ -248,7 +248,10 @@ def _add(call: Call) -> Outcome:
         # An edge of its own keeps the parameter on the path.
         edge = edge_from(signal, *scaled(sign), *offset, parameters=tuple(names))
         return Outcome((edge,), uses=uses, formula=formula)
-    return Outcome(tuple(edge_from(signal, *scaled(sign)) for signal, sign in signals), uses=uses, formula=formula)
+    # Entries of one field that were moved before they meet are as good as independent.
+    moved = () if _in_place(first, second) else (Slice(),)
+    edges = (edge_from(first, *scaled(signs[0])), edge_from(second, *scaled(signs[1]), *moved))
+    return Outcome(edges, uses=uses, formula=formula)
 
 
 # Numbers larger than this are there to rule entries out, as in the masks of attention; smaller ones guard against zero.

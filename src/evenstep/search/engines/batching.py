@@ -158,6 +158,7 @@ def stacks(job: Job, data: Data, trials: Sequence[Trial], device: torch.device) 
     with own_randomness(0, device), stacked_quietly():
         single = SeparateReplicas(job, part, device)
         losses, gradients = single.gradients(inputs, targets)
+        again, _ = single.gradients(inputs, targets)  # what the first step left behind in the module counts too
         drawn = single.drew()
         evaluated = single.evaluate(inputs, targets)
         if drawn or single.drew():
@@ -165,11 +166,13 @@ def stacks(job: Job, data: Data, trials: Sequence[Trial], device: torch.device) 
         try:
             stacked = StackedReplicas(job, part, device)
             losses_stacked, gradients_stacked = stacked.gradients(inputs, targets)
+            again_stacked, _ = stacked.gradients(inputs, targets)
             evaluated_stacked = stacked.evaluate(inputs, targets)
         except (RuntimeError, NotImplementedError, MemoryError):
             return False
     return (
         _nearly_equal(losses, losses_stacked)
+        and _nearly_equal(again, again_stacked)
         and _nearly_equal(evaluated, evaluated_stacked)
         and all(_nearly_parallel(*pair) for pair in zip(gradients, gradients_stacked, strict=True))
     )

@@ -109,7 +109,10 @@ def _serve(pipe: Connection, pickled: bytes, data: Data) -> None:
         while True:
             batching, trials = pipe.recv()
             try:
+                job.require_as_sent()
                 pipe.send(list(train_in(batching, job, data, trials, torch.device("cpu"), "float32")))
+            except SearchError as error:
+                pipe.send(error)
             except Exception as error:
                 pipe.send(SearchError(f"a worker failed with {type(error).__name__}: {error}; train with workers=1"))
 

@@ -75,4 +75,5 @@ class RayEngine:
 def _work(job: Job, data: Data, batching: Batching, trials: list[Trial]) -> list[TrialResult]:
     """Train a chunk, on a worker."""
     device = torch.device("cpu")
+    job.require_as_sent()
     return list(train_in(batching, job, placed(data, device), trials, device, "float32"))
