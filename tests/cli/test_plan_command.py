@@ -78,6 +78,7 @@ def test_the_papers_initialisation(run: Run, order: str) -> None:
     assert all(p["std"] == 0 for p in made["parameters"] if p["name"].endswith("bias"))
 
 
+@pytest.mark.filterwarnings("ignore:.*tiny standard deviation:evenstep.PlanWarning")
 def test_counts_of_hundreds_of_digits_stay_exact(run: Run) -> None:
     vertices = 400
     code = "_".join("1" * row for row in range(1, vertices))
