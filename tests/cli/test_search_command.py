@@ -151,7 +151,7 @@ def test_a_picture_without_its_folder_is_said_before_training(run: Run, folder: 
         ((*SMALL, "--data", "objects.npz"), "'objects.npz' cannot be read as arrays of numbers; it needs"),
         ((*SMALL, "--data", "wrong.pt"), "'wrong.pt' cannot be read as tensors; it needs"),
         ((*SMALL, "--data", "module.pt"), "written by torch.save({'inputs': inputs, 'targets': targets}, 'module.pt')"),
-        ((*SMALL, "--data", "names.npz"), "has no 'inputs"),
+        ((*SMALL, "--data", "names.npz"), "has no 'inputs';"),
         ((*SMALL, "--data", "names.npz"), "needs arrays 'inputs' and 'targets', written by numpy.savez('names.npz', "),
         ((*SMALL, "--engine", "cluster"), "engine is 'cluster'"),
         ((*SMALL, "--optimizer", "lion"), "optimizer is 'lion'"),

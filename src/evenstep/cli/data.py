@@ -45,8 +45,8 @@ def _from_file(path: Path) -> Any:
         return (values["inputs"], values["targets"]) if isinstance(values, dict) else tuple(values)
     except PermissionError:
         raise InputError(f"the data file '{path}' cannot be read: permission denied; give another --data") from None
-    except KeyError as error:
-        said = f"has no {error}"
+    except KeyError as error:  # NumPy puts a sentence around the name
+        said = f"has no '{next(name for name in ('inputs', 'targets') if name in str(error))}'"
     except Exception:  # a file of another kind fails with nearly any exception, whose advice is for programs
         said = f"cannot be read as {'arrays of numbers' if stacked else 'tensors'}"
     save = "numpy.savez('{}', inputs=inputs, targets=targets)"
