@@ -5,10 +5,9 @@ The module itself is not touched: its program runs on values of its own, and not
 
 from __future__ import annotations
 
-import contextlib
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from evenstep.graph.operators import Moments
 from evenstep.module.apply import draw_
 from evenstep.module.reading import TRANSPARENT, Maker, Reading
+from evenstep.module.threads import threads
 from evenstep.planning import ParameterPlan, Plan
 
 # Multiplications by parameters that a forward pass may take unasked: a second's worth, and for every node of a program
@@ -78,23 +78,13 @@ def measure(reading: Reading, plan: Plan) -> dict[str, Measurement]:
     if sum(math.prod(p.shape) for p in plan.graph.parameters) >= _FEW_ENTRIES:
         draws = [_draw(reading, plan, 0)]
     else:
-        with _one_thread():  # threads only get into each other's way in so small a network
+        with threads(1, torch.device("cpu")):  # threads only get into each other's way in so small a network
             draws = [_draw(reading, plan, seed) for seed in range(_DRAWS)]
     return {
         vertex: Measurement(tuple(draw[vertex][0] for draw in draws), draws[0][vertex][1])
         for vertex in draws[0]
         if all(vertex in draw for draw in draws)
     }
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _draw(reading: Reading, plan: Plan, seed: int) -> dict[str, tuple[Moments, int]]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evenstep.search.engines.batching import threads
+from evenstep.module.threads import threads
 from evenstep.search.job import Data, Job, fixed_tensors, norms_of
 from evenstep.search.python_values import Unreadable, ValueReader, digest_of, tensor_digest
 from evenstep.search.randomness import own_randomness

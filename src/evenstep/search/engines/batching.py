@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from evenstep.module.threads import threads
 from evenstep.search.cuda import Precision
 from evenstep.search.job import Data, Job, Trial
 from evenstep.search.memory import trials_that_fit
@@ -217,20 +217,6 @@ def best_threads(batching: Batching, job: Job, data: Data, trials: Sequence[Tria
         spent[count] = min(spent[count], measured / len(part))
     best = min(spent, key=lambda count: spent[count])
     return best, spent[best]
-
-
-@contextlib.contextmanager
-def threads(count: int, device: torch.device) -> Iterator[None]:
-    """Run torch's operators on so many of a CPU's threads for a while."""
-    if device.type != "cpu":
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 _SHARE_OF_A_RUN = 0.75  # of the memory: half of it is what a batching is chosen for

@@ -17,8 +17,9 @@ import torch.multiprocessing  # teaches pickle to hand tensors over as shared me
 from torch import Tensor
 
 from evenstep.errors import SearchError
+from evenstep.module.threads import threads
 from evenstep.search.cuda import Precision
-from evenstep.search.engines.batching import Batching, best_threads, chosen_batching, fitted, placed, threads, train_in
+from evenstep.search.engines.batching import Batching, best_threads, chosen_batching, fitted, placed, train_in
 from evenstep.search.job import Data, Job, Trial
 from evenstep.search.replicas import TrialResult, step_count
 

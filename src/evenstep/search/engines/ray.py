@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from evenstep.errors import SearchError
-from evenstep.search.engines.batching import Batching, chosen_batching, placed, threads, train_in
+from evenstep.module.threads import threads
+from evenstep.search.engines.batching import Batching, chosen_batching, placed, train_in
 from evenstep.search.engines.ray_cluster import RayCluster
 from evenstep.search.job import Data, Job, Trial
 from evenstep.search.replicas import TrialResult
