@@ -33,7 +33,8 @@ from torch import Tensor, nn
 import evenstep as es
 from evenstep.search import LocalEngine
 from evenstep.search.cuda import Precision
-from evenstep.search.job import Data, Job, Trial
+from evenstep.search.fields import TensorPair
+from evenstep.search.job import Job, Trial
 from evenstep.search.memory import trials_that_fit
 from evenstep.search.recipe import Recipe
 from evenstep.search.replicas import order
@@ -96,7 +97,7 @@ def trials_of(case: Case) -> list[Trial]:
     return [Trial(0.005 * 2.0 ** (i % rates * step), i // rates) for i in range(case.trials)]
 
 
-def by_hand(job: Job, data: Data, trial: Trial, device: torch.device) -> float:
+def by_hand(job: Job, data: TensorPair, trial: Trial, device: torch.device) -> float:
     """Train one trial with torch.optim; return its loss on all the data."""
     recipe = job.recipe
     model = job.start(trial.seed).to(device).train()
@@ -115,10 +116,10 @@ def by_hand(job: Job, data: Data, trial: Trial, device: torch.device) -> float:
     return total / len(data[0])
 
 
-_shared: dict[str, tuple[Job, Data]] = {}
+_shared: dict[str, tuple[Job, TensorPair]] = {}
 
 
-def _prepare(job: Job, data: Data) -> None:
+def _prepare(job: Job, data: TensorPair) -> None:
     torch.set_num_threads(1)
     _shared["work"] = (job, data)
 
@@ -128,13 +129,13 @@ def _one(trial: Trial) -> float:
     return by_hand(job, data, trial, torch.device("cpu"))
 
 
-def in_processes(job: Job, data: Data, trials: Sequence[Trial]) -> list[float]:
+def in_processes(job: Job, data: TensorPair, trials: Sequence[Trial]) -> list[float]:
     context = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(os.cpu_count(), mp_context=context, initializer=_prepare, initargs=(job, data)) as pool:
         return list(pool.map(_one, trials))
 
 
-def prepared(case: Case, device: torch.device) -> tuple[Job, Data, list[Trial]]:
+def prepared(case: Case, device: torch.device) -> tuple[Job, TensorPair, list[Trial]]:
     """Return the job of a case, its data on the device, and its trials."""
     generator = torch.Generator().manual_seed(0)
     inputs: Tensor = torch.randn(case.examples, *case.shape, generator=generator)

@@ -71,7 +71,8 @@ def groups(draw: random.Random, folder: Path) -> Any:
     """Make groups and check an optimiser."""
     model: Any = fv.small()
     planned = es.plan(model, INPUTS, base=0.1, optimizer=draw.choice(("sgd", "momentum", "adam")))
-    options = fv.arguments(draw, {"lr": (0.1, None), "even_decay": (True, False), "weight_decay": (0.1, 0.0)})
+    ways = {"decay": (None, "even", "independent"), "even_decay": (True, False), "no_decay": (None, True, False)}
+    options = fv.arguments(draw, {"lr": (0.1, None), "weight_decay": (0.1, 0.0), **ways})
     made = planned.param_groups(model, **options)
     kinds: list[Any] = [torch.optim.SGD, torch.optim.AdamW, lambda groups: torch.optim.SGD(groups, momentum=0.9)]
     optimizer = draw.choice(kinds)(made) if draw.random() < 0.7 else fv.junk(draw)
@@ -169,14 +170,15 @@ def search(draw: random.Random, folder: Path) -> Any:
         "momentum": (None, 0.9),
         "nesterov": (None, True, False),
         "weight_decay": (0.0, 0.1),
-        "schedule": (lambda step: 1.0, lambda step: "x", lambda step: 1 / step),
+        "schedule": (lambda step: 1.0, lambda step: "x", lambda step: 1 / step, "cosine"),
         "loss": (nn.functional.cross_entropy, nn.functional.mse_loss, nn.CrossEntropyLoss(), lambda x, y: x.mean()),
         "seeds": (1, 2),
         "start": (0.1, 1e-3, 1e300, 1e-300),
         "grid": (None, [0.1, 1.0], [0.1], (r for r in (0.1, 1.0))),
         "store": (None, folder / "s.db"),
         "resume": (False, True),
-        "progress": (None, lambda progress: None),
+        "progress": (None, False, lambda progress: None),
+        "shrink": (None, {"width": 4}),
         "on_failure": ("raise", "return"),
     }
     options = {"seeds": 1, "steps": 2, **fv.arguments(draw, usual)}
@@ -184,7 +186,7 @@ def search(draw: random.Random, folder: Path) -> Any:
         options["engine"] = LocalEngine(workers=1)
     elif draw.random() < 0.5:
         options["engine"] = fv.junk(draw)
-    if "epochs" in options and options.get("steps") is None:
+    if options.get("steps") is None:
         options["steps"] = 2
     model = fv.network(draw)
     make = (

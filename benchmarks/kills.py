@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from evenstep.search import LocalEngine, search_lr
 from evenstep.search.engines.batching import Batching
-from evenstep.search.job import Data
+from evenstep.search.fields import TensorPair
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = 5
@@ -92,13 +92,13 @@ def next_token(output: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(output.flatten(0, 1), target.flatten())
 
 
-def vectors() -> Data:
+def vectors() -> TensorPair:
     generator = torch.Generator().manual_seed(3)
     inputs = torch.randn(512, 24, generator=generator)
     return inputs, (inputs @ torch.randn(24, 4, generator=generator)).argmax(1)
 
 
-def sentences() -> Data:
+def sentences() -> TensorPair:
     """Return walks over twelve tokens, each a step or two on, and what follows."""
     generator = torch.Generator().manual_seed(4)
     walk = torch.cumsum(torch.randint(1, 3, (256, 11), generator=generator), 1) % 12

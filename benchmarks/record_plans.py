@@ -30,7 +30,7 @@ import evenstep as es
 from evenstep.graph import Graph, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
 from tests.zoo import ZOO
 
-RULES = ("weighted", "paths", "constant", "mup")
+RULES = ("weighted", "paths", "constant", "spectral")
 OPTIMIZERS = ("sgd", "momentum", "adam")
 INITS = ("conserve", "degree", "he")
 

@@ -21,7 +21,7 @@ def write_search(writer: SummaryWriter, search: es.LRSearch) -> None:
 
 def write_plan(writer: SummaryWriter, plan: es.Plan, loss: float) -> None:
     """Write what was chosen, so that runs can be compared and sorted."""
-    chosen = {"rule": plan.rule, "init": plan.init, "optimizer": plan.optimizer, "base_lr": plan.base or 0.0}
+    chosen = {"rule": plan.rule, "init": plan.init, "optimizer": plan.optimizer_name, "base_lr": plan.base or 0.0}
     writer.add_hparams(chosen, {"search/best_loss": loss, "plan/lr_scale": plan.lr_scale}, run_name=".")
     writer.add_text("plan", "\n".join(f"    {line}" for line in str(plan).splitlines()))
 

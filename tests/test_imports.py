@@ -1,6 +1,6 @@
 """Check who imports whom, with no exception.
 
-`errors <- arguments <- graph <- signal <- init <- rules <- planning <- module <- search, spaces, data <- study
+`errors <- arguments <- optim <- graph <- signal <- init <- rules <- planning <- module <- search, spaces, data <- study
 <- report <- cli`.
 """
 
@@ -16,6 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "evenstep"
 LEVELS = (
     ("errors",),
     ("arguments",),
+    ("optim",),
     ("graph",),
     ("signal",),
     ("init",),

@@ -142,8 +142,8 @@ def test_the_door_is_small_and_every_error_stands_in_it() -> None:
     names = set(evenstep.__all__) - {"__version__"}
     assert own <= names
     assert names - own == set(
-        "plan Plan ParameterPlan Factor initialize_ check_groups search_lr LRSearch check Check trace Graph "
-        "register_op ops write_report".split()
+        "auto_plan base_of Base refine Refinement plan Plan ParameterPlan Factor initialize_ check_groups search_lr "
+        "LRSearch check Check trace Graph register_op ops write_report".split()
     )
     for name in names:
         assert getattr(evenstep, name) is not None

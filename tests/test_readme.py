@@ -4,17 +4,50 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
+def examples() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_first_example_is_the_three_lines_and_they_train_a_users_own_network() -> None:
+    code = examples()[0]
+    statements = [line for line in code.splitlines() if line and not line.startswith("import")]
+    assert [line.split("(")[0] for line in statements] == [
+        "plan = es.auto_plan",
+        "es.initialize_",
+        "opt = plan.optimizer",
+    ]
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(256, 12, generator=generator)
+    targets = (inputs @ torch.randn(12, 3, generator=generator)).argmax(1)
+    hidden = [layer for _ in range(4) for layer in (nn.Linear(24, 24), nn.ReLU())]
+    model = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), *hidden, nn.Linear(24, 3))
+    loader = DataLoader(TensorDataset(inputs, targets), batch_size=32, shuffle=True, generator=generator)
+    names: dict[str, Any] = {"model": model, "loader": loader}
+    exec(code, names)
+    assert isinstance(names["opt"], torch.optim.AdamW)
+    before = F.cross_entropy(model(inputs), targets).item()
+    for _ in range(10):
+        for batch, labels in loader:
+            names["opt"].zero_grad()
+            F.cross_entropy(model(batch), labels).backward()  # type: ignore[no-untyped-call]
+            names["opt"].step()
+    assert F.cross_entropy(model(inputs), targets).item() < 0.3 * before
+
+
 def test_the_example_runs_on_a_users_own_cnn(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    code = examples()[1]
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(96, 3, 8, 8, generator=generator)
     model = nn.Sequential(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from evenstep.planning import ParameterPlan, Plan
     from evenstep.report.page import write_report
     from evenstep.rules import Factor
-    from evenstep.search import Check, LRSearch, check, search_lr
+    from evenstep.search import Base, Check, LRSearch, Refinement, auto_plan, base_of, check, refine, search_lr
 
 __version__ = "0.1.0"
 
@@ -42,11 +42,15 @@ _HOMES = {
     "evenstep.planning": ("ParameterPlan", "Plan"),
     "evenstep.module": ("check_groups", "initialize_", "ops", "plan", "register_op", "trace"),
     "evenstep.report.page": ("write_report",),
-    "evenstep.search": ("Check", "LRSearch", "check", "search_lr"),
+    "evenstep.search": (
+        *("Base", "Check", "LRSearch", "Refinement"),
+        *("auto_plan", "base_of", "check", "refine", "search_lr"),
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Base",
     "Check",
     "DamageError",
     "EvenstepError",
@@ -59,16 +63,20 @@ __all__ = [
     "Plan",
     "PlanError",
     "PlanWarning",
+    "Refinement",
     "SearchError",
     "SearchWarning",
     "StoreError",
     "TraceError",
     "__version__",
+    "auto_plan",
+    "base_of",
     "check",
     "check_groups",
     "initialize_",
     "ops",
     "plan",
+    "refine",
     "register_op",
     "search_lr",
     "trace",

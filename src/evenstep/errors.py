@@ -1,6 +1,12 @@
 """Errors of evenstep: one base class; every message names the thing, the value and the remedy."""
 
 import re
+import sys
+import warnings
+from pathlib import Path
+
+_OURS = f"{Path(__file__).parent}/"
+_BETWEEN = ("/torch/", "/contextlib.py", "/functools.py")  # what may stand between a caller and us
 
 
 class EvenstepError(Exception):
@@ -51,3 +57,14 @@ class PlanWarning(UserWarning):
 
 class SearchWarning(UserWarning):
     """Say what a search cannot do for its caller, and what to change."""
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the caller's that led here: the nearest one outside this package."""
+    frame, level = sys._getframe(1), 2
+    while (outer := frame.f_back) is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith(_OURS) and not any(part in path for part in _BETWEEN):
+            break
+        frame, level = outer, level + 1
+    warnings.warn(message, category, stacklevel=level)

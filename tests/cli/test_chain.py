@@ -33,7 +33,7 @@ def data():
     inputs = torch.randn(96, 6, generator=generator)
     return inputs, (inputs @ torch.randn(6, 3, generator=generator)).argmax(1)
 """
-OPTIONS = ("--data", "net.py:data", "--seeds", "2", "--batch-size", "16", "--start", "0.4")
+OPTIONS = ("--data", "net.py:data", "--epochs", "1", "--seeds", "2", "--batch-size", "16", "--start", "0.4")
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def searched(optimizer: Any) -> es.LRSearch:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(96, 6, generator=generator)
     targets = (inputs @ torch.randn(6, 3, generator=generator)).argmax(1)
-    return es.search_lr(small, (inputs, targets), optimizer=optimizer, seeds=2, batch_size=16, start=0.4)
+    return es.search_lr(small, (inputs, targets), optimizer=optimizer, epochs=1, seeds=2, batch_size=16, start=0.4)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -77,6 +77,19 @@ def test_a_search_and_a_plan_give_the_rates_of_python(run: Run, folder: Path, op
     # The base's graph counts: the same number without it gives other rates.
     number = run("plan", "net.py:large", "--base", str(found.estimate), "--optimizer", optimizer, "--json").json()
     assert number["parameters"] != made["parameters"]
+
+
+def test_a_plan_takes_a_model_alone_with_examples_from_data(run: Run, folder: Path) -> None:
+    named = ("--base", "0.1", "--optimizer", "sgd", "--json")
+    expected = run("plan", "net.py:large", *named).json()
+    (folder / "net.py").write_text(NETWORKS + "\ndef alone():\n    return large()[0]\n")
+    sys.modules.pop("net", None)
+    assert run("plan", "net.py:alone", "--data", "net.py:data", *named).json()["parameters"] == expected["parameters"]
+    lacking = run("plan", "net.py:alone", *named)
+    assert lacking.code == 2
+    assert "without example inputs; return (model, example_inputs), or give --data" in lacking.err
+    coded = run("plan", "--code", "2", "--data", "net.py:data")
+    assert (coded.code, "with --code leave it out" in coded.err) == (2, True)
 
 
 @pytest.fixture
@@ -136,7 +149,7 @@ def test_what_does_not_go_with_a_search_is_said(run: Run, base: es.LRSearch) -> 
         (lambda text: "SQLite format 3\0", "is a store, which holds no graph; ask its search again"),
         (lambda text: json.dumps({**json.loads(text), "losses": [[1.0]]}), "is damaged (ValueError"),
         (lambda text: json.dumps({**json.loads(text), "graph": {}}), "is damaged (KeyError"),
-        (lambda text: json.dumps({**json.loads(text), "optimizer": "lion"}), "is damaged (ValueError"),
+        (lambda text: json.dumps({**json.loads(text), "optimizer": "lamb"}), "is damaged (ValueError"),
         (lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "graph"}), "has no graph"),
     ],
 )

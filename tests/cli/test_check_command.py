@@ -135,7 +135,7 @@ def test_the_picture(check: Run, tmp_path: Path, rule: str) -> None:
         ("several", ("--over", "foo=8,16"), "--over varies 'foo', and 'network.py:several' has no parameter of that"),
         ("several", ("--over", "foo=8,16"), "name one of depth, width"),
         ("wide", ("--over", "width=8,16", "--rule", "best"), "rule is 'best'"),
-        ("wide", ("--over", "width=8,16", "--optimizer", "lion"), "optimizer is 'lion'"),
+        ("wide", ("--over", "width=8,16", "--optimizer", "lamb"), "optimizer is 'lamb'"),
         ("wide", ("--over", "width=8,16", "--compare", "all"), "compare is 'all'"),
         ("wide", ("--over", "width=8,16", "--lr", "-1"), "-1"),
         ("wide", ("--over", "width=8,16", "--steps", "0"), "steps is 0"),

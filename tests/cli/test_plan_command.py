@@ -110,6 +110,14 @@ def test_width_kernel_and_optimizer_factors(run: Run) -> None:
     assert based["base"] == 0.3
 
 
+def test_adamw_is_adam(run: Run) -> None:
+    named = {name: run("plan", "--code", "2_12", "--optimizer", name, "--json").json() for name in ("adam", "adamw")}
+    assert named["adamw"] == named["adam"]
+    assert named["adam"]["optimizer"] == "adam"
+    done = run("plan", "--code", "2_12", "--optimizer", "lamb")
+    assert (done.code, "choose one of sgd, momentum, adam, adamw" in done.err) == (2, True)
+
+
 def test_nasbench201_cells(run: Run) -> None:
     string = "|nor_conv_3x3~0|+|nor_conv_3x3~0|avg_pool_3x3~1|+|skip_connect~0|nor_conv_1x1~1|skip_connect~2|"
     for code in (string, "3_34_121"):
@@ -173,14 +181,14 @@ def make():
 def keywords():
     return nn.Linear(4, 2), {"input": torch.zeros(2, 4)}
 
-def branching():
-    class Branching(nn.Module):
+def leaving_torch():
+    class LeavingTorch(nn.Module):
         def __init__(self):
             super().__init__()
             self.layer = nn.Linear(4, 4)
         def forward(self, x):
-            return self.layer(x) if x.sum() > 0 else x
-    return Branching(), torch.zeros(2, 4)
+            return self.layer(torch.tensor(x.detach().numpy()))
+    return LeavingTorch(), torch.zeros(2, 4)
 
 def raising():
     raise ValueError("no model\\ntoday")
@@ -276,14 +284,17 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rule": (("--code", "2", "--rule", "best"), ("'best'", "weighted")),
     "init": (("--code", "2", "--init", "xavier"), ("'xavier'", "conserve")),
     "keep": (("--code", "2", "--init", "keep"), ("keep", "module")),
-    "optimizer": (("--code", "2", "--optimizer", "lion"), ("'lion'", "adam")),
+    "optimizer": (("--code", "2", "--optimizer", "lamb"), ("'lamb'", "adam")),
     "activation": (("--code", "2", "--activation", "cube"), ("'cube'", "relu")),
     "width": (("--code", "2", "--width", "0"), ("width is 0", "1 up")),
     "classes": (("--code", "2", "--classes", "-3"), ("classes is -3",)),
     "kernel": (("--code", "2", "--space", "cnn", "--kernel-size", "4"), ("kernel_size is 4", "odd")),
     "base": (("--code", "2", "--base", "-1"), ("-1", "above 0")),
     "nan": (("--code", "2", "--base", "nan"), ("nan", "above 0")),
-    "optimizer of a bare rate": (("--code", "2", "--base", "0.1"), ("0.1", "'sgd', 'momentum' or 'adam'")),
+    "optimizer of a bare rate": (
+        ("--code", "2", "--base", "0.1"),
+        ("0.1", "'sgd', 'momentum', 'adam', 'muon' or 'lion'"),
+    ),
     "base file": (("--code", "2", "--base", "none.json"), ("'none.json'", "learning rate", "evenstep search")),
     "width of a target": (
         ("mine.py:make", "--width", "7"),
@@ -300,7 +311,10 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no callable": (("mine.py:constant",), ("'constant'",)),
     "no pair": (("mine.py:single",), ("Linear", "(model, example_inputs)")),
     "no model": (("mine.py:number",), ("int", "torch.nn.Module")),
-    "branching": (("mine.py:branching",), ("Branching", f"mine.py:{line_of('x.sum()')}", "depends on the data")),
+    "leaving_torch": (
+        ("mine.py:leaving_torch",),
+        ("LeavingTorch", f"mine.py:{line_of('.numpy()')}", "hands a tensor to numpy"),
+    ),
     "raising": (("mine.py:raising",), ("ValueError", f"mine.py:{line_of('raise ')}", "no model today")),
     "leaving": (("mine.py:leaving",), ("raised SystemExit", f"mine.py:{line_of('raise SystemExit')}")),
     "leaving at once": (("leaves.py:make",), ("raised SystemExit", "leaves.py:2", "not today")),
@@ -324,9 +338,9 @@ def test_bad_input_is_one_line_and_exit_code_2(run: Run, name: str) -> None:
 
 
 def test_bad_input_in_a_process_of_its_own(folder: Path) -> None:
-    done = in_a_process("plan", "mine.py:branching", "--json", folder=folder)
+    done = in_a_process("plan", "mine.py:leaving_torch", "--json", folder=folder)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: Branching")
+    assert done.err.startswith("error: LeavingTorch")
     assert done.err.count("\n") == 1
 
 

@@ -1,7 +1,9 @@
 """Run `evenstep search` as a user does: a file with a function, data in files, and a store to go on from."""
 
+import importlib
 import math
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -13,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+import evenstep as es
+from evenstep.search import cosine_schedule
 from tests.cli.command import Run
 
 torch.set_num_threads(1)
@@ -44,6 +48,16 @@ def frozen():
 def pair():
     return make(), torch.zeros(2, 6)
 
+def sized(width=8, depth=3):
+    hidden = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), *hidden, nn.Linear(width, 3))
+
+def loader():
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data()), batch_size=16, shuffle=True)
+
+def squares(output, target):
+    return (output - nn.functional.one_hot(target, 3)).square().mean()
+
 def broken():
     raise RuntimeError("no such luck")
 
@@ -59,13 +73,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-SMALL = ("search", "network.py:make", "--data", "network.py:data", "--seeds", "2", "--batch-size", "16")
+SMALL = (
+    "search",
+    "network.py:make",
+    "--data",
+    "network.py:data",
+    "--seeds",
+    "2",
+    "--batch-size",
+    "16",
+    "--epochs",
+    "1",
+)
 
 
 def test_the_answer_as_json(run: Run) -> None:
     found = run(*SMALL, "--json").json()
-    numbers = {"best", "bracket", "estimate", "interval", "status", "grid", "losses"}
-    assert set(found) == numbers | {"rule", "optimizer", "untrained", "graph"}
+    numbers = {"rate", "best", "bracket", "estimate", "interval", "status", "grid", "losses", "steps"}
+    more = {"rule", "optimizer", "optimizer_options", "untrained", "shrink", "network", "batch_size", "graph"}
+    assert set(found) == numbers | more
+    assert found["rate"] == found["estimate"]
+    assert found["interval"][0] < found["rate"] < found["interval"][1]
+    assert found["steps"] == 96 // 16
     assert found["status"] == "ok"
     assert found["grid"] == sorted(found["grid"])
     assert found["best"] in found["grid"]
@@ -79,12 +108,12 @@ def test_the_answer_as_json(run: Run) -> None:
 def test_the_answer_in_words(run: Run) -> None:
     found, words = run(*SMALL, "--json").json(), run(*SMALL)
     assert words.code == 0
-    first, second, *rest = words.out.splitlines()
-    assert first.startswith(f"best learning rate {found['best']:.4g}, between ")
-    assert f"{found['estimate']:.4g}" != f"{found['best']:.4g}"
-    assert second.startswith(f"estimate {found['estimate']:.4g}, ")
-    assert "plans start from it" in second
-    assert len(rest) == len(found["grid"]) + (found["interval"] is not None)
+    lines = [line for line in words.out.splitlines() if not line.startswith("note: ")]
+    low, high = found["interval"]
+    assert lines[0] == f"learning rate {found['rate']:.4g} for sgd, between {low:.4g} and {high:.4g} (95%)"
+    assert f"{found['estimate']:.4g} (estimate), and {found['best']:.4g} as the largest rate" in lines[1]
+    assert lines[1].endswith("; 6 steps a trial")
+    assert len(lines) == 2 + len(found["grid"])
 
 
 def test_data_from_files_and_a_function_are_the_same_data(run: Run, folder: Path) -> None:
@@ -95,6 +124,40 @@ def test_data_from_files_and_a_function_are_the_same_data(run: Run, folder: Path
     expected = run(*SMALL, "--json").json()
     for name in ("data.npz", "named.pt", "pair.pt"):
         assert run(*SMALL, "--data", name, "--json").json() == expected
+
+
+def test_a_loader_and_a_pair_of_model_and_examples_are_taken_too(run: Run) -> None:
+    expected = run(*SMALL, "--json").json()
+    options = ("--seeds", "2", "--epochs", "1", "--json")
+    assert run("search", "network.py:pair", "--data", "network.py:loader", *options).json() == expected
+
+
+def test_schedules_losses_grids_and_sizes_are_those_of_python(run: Run, folder: Path) -> None:
+    options = ("--grid", "0.02,0.08,0.32,1.28,5.12,20.48,81.92", "--optimizer", "momentum", "--momentum", "0.8")
+    more = ("--schedule", "cosine", "--loss", "network.py:squares", "--steps", "25", "--shrink", "depth=1,width=12")
+    found = run("search", "network.py:sized", *SMALL[2:-2], *options, *more, "--json").json()
+    sys.path.insert(0, str(folder))
+    network = importlib.import_module("network")
+    sys.path.remove(str(folder))
+    expected = es.search_lr(
+        lambda: network.sized(width=12, depth=1),
+        network.data(),
+        grid=[0.02 * 4**place for place in range(7)],
+        optimizer="momentum",
+        momentum=0.8,
+        schedule=cosine_schedule(25),
+        loss=network.squares,
+        steps=25,
+        seeds=2,
+        batch_size=16,
+        on_failure="return",
+    )
+    small = [place for place, rate in enumerate(found["grid"]) if rate <= found["rate"]]  # larger ones are chaotic
+    for place in small:
+        assert found["losses"][place] == pytest.approx(expected.losses[place], rel=1e-5)
+    assert (found["shrink"], found["steps"]) == ({"depth": 1, "width": 12}, 25)
+    usual = run("search", "network.py:sized", *SMALL[2:-2], *options, *more[2:], "--json").json()
+    assert usual["losses"][small[-1]] != pytest.approx(found["losses"][small[-1]], rel=1e-3)
 
 
 def _data() -> tuple[torch.Tensor, torch.Tensor]:
@@ -140,10 +203,14 @@ def test_a_picture_without_its_folder_is_said_before_training(run: Run, folder: 
         (("search", "make"), "is not 'package.module:function'"),
         (("search", "network.py:broken", "--data", "network.py:data"), "raised RuntimeError at network.py"),
         (("search", "network.py:data", "--data", "network.py:data"), "'network.py:data' returned tuple; return"),
-        (
-            ("search", "network.py:pair", "--data", "network.py:data"),
-            "'network.py:pair' returned tuple; return a torch",
-        ),
+        ((*SMALL, "--shrink", "depth=1"), "shrink names 'depth', and make takes none; leave shrink out"),
+        ((*SMALL, "--shrink", "depth"), "--shrink is 'depth'; give names and values"),
+        (("search", "network.py:sized", "--data", "network.py:data", "--shrink", "breadth=2"), "and sized takes width"),
+        ((*SMALL, "--grid", "0.1;0.2"), "--grid is '0.1;0.2'; give numbers with commas between"),
+        ((*SMALL, "--schedule", "step"), "schedule is 'step'; choose one of constant, cosine"),
+        ((*SMALL, "--loss", "relu"), "loss is 'relu'; give one of torch.nn.functional, such as cross_entropy"),
+        ((*SMALL, "--loss", "network.py:nothing"), "has no function 'nothing'"),
+        ((*SMALL, "--momentum", "0.5"), "name SGD with momentum 'momentum'"),
         (("search", "network.py:frozen", "--data", "network.py:data"), "no trainable parameters"),
         ((*SMALL, "--data", "missing.npz"), "there is no file 'missing.npz'"),
         ((*SMALL, "--data", "words.txt"), "give 'digits', a file .npz or .pt"),
@@ -154,7 +221,7 @@ def test_a_picture_without_its_folder_is_said_before_training(run: Run, folder: 
         ((*SMALL, "--data", "names.npz"), "has no 'inputs';"),
         ((*SMALL, "--data", "names.npz"), "needs arrays 'inputs' and 'targets', written by numpy.savez('names.npz', "),
         ((*SMALL, "--engine", "cluster"), "engine is 'cluster'"),
-        ((*SMALL, "--optimizer", "lion"), "optimizer is 'lion'"),
+        ((*SMALL, "--optimizer", "lamb"), "optimizer is 'lamb'"),
         ((*SMALL, "--seeds", "0"), "seeds is 0"),
         ((*SMALL, "--start", "-1"), "give a finite number above 0"),
         ((*SMALL, "--resume"), "--resume needs the store"),
@@ -200,8 +267,12 @@ def test_an_interrupt_ends_the_command_and_keeps_its_rows(folder: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err  # and not 0: it did not wait for the end of the search
-    assert "Traceback" not in err
-    assert _count(folder / "s.db") >= 1
+    kept = _count(folder / "s.db")
+    assert kept >= 1
+    began, line = [line for line in err.splitlines() if line.strip()]
+    assert re.fullmatch(r"searching: up to \d+ trials of 3 steps", began)
+    assert line.startswith(f"stopped after {kept} of at most ")
+    assert line.endswith("; they are in 's.db': run the same search again with this store to continue")
 
 
 def _count(path: Path) -> int:

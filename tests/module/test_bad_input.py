@@ -103,25 +103,32 @@ def message_of(error: type[es.EvenstepError], act: Callable[[], object]) -> str:
     return message
 
 
+@pytest.mark.parametrize("model", [BranchOnData, NumberFromData, Nested, SizeFromData])
+def test_what_depends_on_data_is_read_as_it_ran_where_there_are_values(model: type[nn.Module]) -> None:
+    (remark,) = (r for r in es.plan(model(), torch.ones(2, 4)).remarks if "depends on its data" in r)
+    assert model.__name__ in remark
+
+
 @pytest.mark.parametrize(
     ("model", "kind"), [(BranchOnData, BranchOnData), (LoopOnData, LoopOnData), (Nested, BranchOnData)]
 )
-def test_control_flow_that_depends_on_data_names_file_and_line(model: type[nn.Module], kind: type[nn.Module]) -> None:
-    message = message_of(es.TraceError, lambda: es.trace(model(), X))
+def test_control_flow_without_values_names_file_and_line(model: type[nn.Module], kind: type[nn.Module]) -> None:
+    message = message_of(es.TraceError, lambda: es.trace(model().to("meta"), X.to("meta")))
     file, line = culprit(kind)
     for part in (model.__name__, "depends on the data", f"{file}:{line}", "torch.where"):
         assert part in message
 
 
 def test_a_number_read_from_data_names_its_line() -> None:
-    message = message_of(es.TraceError, lambda: es.trace(NumberFromData(), X))
+    message = message_of(es.TraceError, lambda: es.trace(NumberFromData().to("meta"), X.to("meta")))
     assert "depends on the data" in message
     assert f"{Path(__file__).name}:" in message
     assert "count" in message  # the line is quoted
 
 
 def test_a_size_that_depends_on_data_names_operator_module_and_line() -> None:
-    message = message_of(es.TraceError, lambda: es.trace(nn.Sequential(nn.ReLU(), SizeFromData()), X))
+    model = nn.Sequential(nn.ReLU(), SizeFromData()).to("meta")
+    message = message_of(es.TraceError, lambda: es.trace(model, X.to("meta")))
     for part in ("aten.", "'1'", "SizeFromData", "size depends on the data", "self.layer(x)[x[:, 0] > 0]"):
         assert part in message
 
@@ -221,9 +228,9 @@ def test_not_a_module(model: Any, kind: str) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "remedies"),
     [
-        ("rule", "best", ("weighted", "paths", "constant", "mup")),
+        ("rule", "best", ("weighted", "paths", "constant", "mup", "completep")),
         ("init", "xavier", ("conserve", "degree", "he", "keep")),
-        ("optimizer", "lion", ("sgd", "momentum", "adam")),
+        ("optimizer", "lamb", ("sgd", "momentum", "adam")),
         ("on_unknown", "warn", ("raise", "identity")),
         ("base", -0.1, ("above 0",)),
         ("base", math.nan, ("above 0",)),
@@ -361,13 +368,13 @@ def test_a_module_with_nothing_to_train() -> None:
 
 def test_outputs_of_a_type_export_does_not_know() -> None:
     with pytest.raises(es.TraceError, match=r"Answer.*register_dataclass"):
-        es.plan(ReturnsADataclass(), X)
+        es.plan(ReturnsADataclass().to("meta"), X.to("meta"))
 
 
-def test_layers_dropped_at_random_name_eval_as_the_remedy() -> None:
+def test_layers_dropped_at_random_are_named_where_nothing_can_run() -> None:
     with pytest.raises(es.TraceError, match=r"call eval\(\) first"):
-        es.plan(DropsLayers(), X)
-    assert len(es.plan(DropsLayers().eval(), X).parameters) == 2
+        es.plan(DropsLayers().to("meta"), X.to("meta"))
+    assert len(es.plan(DropsLayers().to("meta").eval(), X.to("meta")).parameters) == 2
 
 
 def test_loops_over_data_are_an_unknown_operator_that_can_be_taught() -> None:

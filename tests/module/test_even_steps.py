@@ -172,14 +172,14 @@ def test_matrices_of_recurrent_layers_go_by_what_each_reads(
     """All write the 16 units of a state, however many gates there are; the first reads 8, the others 16."""
     own = es.trace(Read(kind), torch.zeros(2, 5, 8))
     adam = optimizer == "adam"
-    for rule in ("mup", "weighted"):
+    for rule in ("spectral", "weighted"):
         planned = es.plan(Read(kind), torch.zeros(2, 5, 8), rule=rule, optimizer=optimizer, base_graph=own)
         weights = [p for p in planned.parameters if p.name.startswith("body.weight")]
         assert [p.shape[1] for p in weights] == [8, 16, 16, 16]
         for p in weights:
             reads = p.shape[1]
             even = p.std * 16**0.5 if adam else reads * p.std**2 * math.sqrt(16 / reads)
-            assert p.lr_scale == pytest.approx(16 / reads if rule == "mup" else even), (rule, p.name)
+            assert p.lr_scale == pytest.approx(16 / reads if rule == "spectral" else even), (rule, p.name)
 
 
 class Averaged(nn.Module):

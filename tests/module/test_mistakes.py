@@ -168,12 +168,14 @@ def test_a_plan_is_for_the_optimizer_its_base_was_searched_for() -> None:
         return nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
 
     x = torch.randn(256, 12, generator=torch.Generator().manual_seed(1))
-    found = es.search_lr(make, (x, (x[:, 0] > 0).long()), optimizer="momentum", grid=[0.01, 0.3, 100.0], seeds=1)
+    found = es.search_lr(
+        make, (x, (x[:, 0] > 0).long()), optimizer="momentum", grid=[0.01, 0.3, 100.0], epochs=1, seeds=1
+    )
     assert found.optimizer == "momentum"
-    assert es.plan(net(), X, base=found).optimizer == "momentum"
-    assert es.plan(net(), X, base=found.best, optimizer="momentum").optimizer == "momentum"
+    assert es.plan(net(), X, base=found).optimizer_name == "momentum"
+    assert es.plan(net(), X, base=found.best, optimizer="momentum").optimizer_name == "momentum"
     message = message_of(es.InputError, lambda: es.plan(net(), X, base=found.best))  # it says nothing of momentum
-    for part in (f"{found.best:g}", "optimizer is not given", "'sgd', 'momentum' or 'adam'"):
+    for part in (f"{found.best:g}", "optimizer is not given", "'sgd', 'momentum', 'adam', 'muon' or 'lion'"):
         assert part in message
     message = message_of(es.InputError, lambda: es.plan(net(), X, base=found, optimizer="adam"))
     for part in ("searched for optimizer 'momentum'", "'adam'", "search the base with optimizer='adam'"):

@@ -271,6 +271,27 @@ def test_the_encoder_behind_an_initial_state_is_on_the_path() -> None:
     assert plan["encoder.weight_hh_l0"].std == pytest.approx(0.25)
 
 
+def test_packed_sequences_of_full_length_plan_as_the_tensor_they_hold() -> None:
+    def packed(m: Any, x: Tensor) -> Tensor:
+        lengths = torch.full((x.shape[0],), x.shape[1])
+        out, _ = m.cell(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True))
+        read: Tensor = m.head(nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0])
+        return read
+
+    def whole(m: Any, x: Tensor) -> Tensor:
+        read: Tensor = m.head(m.cell(x)[0])
+        return read
+
+    plans = [
+        es.plan(Made(run, cell=nn.LSTM(8, 16, num_layers=2, batch_first=True), head=nn.Linear(16, 4)), normal(3, 5, 8))
+        for run in (packed, whole)
+    ]
+    assert not unused(plans[0])
+    for one, other in zip(*plans, strict=True):
+        assert (one.name, one.std, one.role) == (other.name, other.std, other.role)
+        assert one.lr_scale == pytest.approx(other.lr_scale)
+
+
 @pytest.mark.parametrize("cell", [nn.LSTMCell(8, 16), nn.GRUCell(8, 16), nn.RNNCell(8, 16)])
 def test_cells_unrolled_by_hand_plan_as_the_layer_does(cell: nn.Module) -> None:
     def run(m: Any, x: Tensor) -> Tensor:

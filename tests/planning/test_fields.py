@@ -17,7 +17,19 @@ from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_ml
 from evenstep.graph.operators import Activation, Gate, Weight
 from evenstep.init import INITS, Conserve, Degree, He, Initialisation, Network
 from evenstep.planning import Plan, plan_graph
-from evenstep.rules import RULES, Factor, Mup, Optimizer, Paths, RateFactors, Weighted
+from evenstep.rules import (
+    RULES,
+    AmMup,
+    CompleteP,
+    DepthMup,
+    Factor,
+    Optimizer,
+    Paths,
+    RateFactors,
+    Spectral,
+    UMup,
+    Weighted,
+)
 
 NAMES = ("name", "layerwise")  # what a rule is called, and which bases it takes
 
@@ -95,8 +107,9 @@ def changed(value: Any) -> Any:
     return 100.0 if value is None else value + 1 if isinstance(value, int) else value / 2
 
 
+OWNERS = (Weighted(), Paths(), Spectral(), CompleteP(), DepthMup(), UMup(), AmMup())
 CASES = [
-    *((rule, field.name) for rule in (Weighted(), Paths(), Mup()) for field in fields(rule) if field.name not in NAMES),
+    *((rule, field.name) for rule in OWNERS for field in fields(rule) if field.name not in NAMES),
     *((init, field.name) for init in INITS.values() for field in fields(init) if field.name not in NAMES),
 ]
 
@@ -184,15 +197,16 @@ def test_fields_and_values_that_cannot_be_are_refused(make: Callable[[], object]
         make()
 
 
-def test_constant_and_mup_are_what_their_names_say() -> None:
+def test_constant_and_rules_of_width_are_what_their_names_say() -> None:
     for name, graph in GRAPHS.items():
         constant = plan_graph(graph, rule="constant", base_graph=BASES.get(name))
         assert {p.lr_scale for p in constant.parameters} == {1.0}
         assert {factor.name for p in constant.parameters for factor in p.factors} == {"topology"}
         for optimizer in ("sgd", "adam"):
-            mup = plan_graph(graph, rule="mup", optimizer=optimizer, base_graph=BASES.get(name))
-            assert mup.lr_scale == 1.0
-            assert {factor.name for p in mup.parameters for factor in p.factors} <= {"topology", "width"}
+            for rule, names in (("spectral", {"width"}), ("mup", {"width", "readout"})):
+                plan = plan_graph(graph, rule=rule, optimizer=optimizer, base_graph=BASES.get(name))
+                assert plan.lr_scale == 1.0
+                assert {factor.name for p in plan.parameters for factor in p.factors} <= {"topology", *names}
 
 
 def test_no_number_of_the_rule_lies_outside_it() -> None:
@@ -223,7 +237,7 @@ def test_no_number_of_the_rule_lies_outside_it() -> None:
 
 
 def test_every_kind_of_rule_and_initialisation_is_covered() -> None:
-    assert {type(owner) for owner, _ in CASES} | {type(RULES["constant"])} == {
+    assert {type(owner) for owner, _ in CASES} | {type(RULES[name]) for name in ("constant", "mup")} == {
         *map(type, RULES.values()),
         *(Conserve, Degree, He),
-    }  # keep has no number of its own
+    }  # keep, constant and mup have no number of their own

@@ -151,7 +151,7 @@ def test_what_is_no_graph_is_refused() -> None:
     [
         ({"rule": "wieghted"}, ("rule is 'wieghted'", "weighted, paths, constant, mup")),
         ({"init": "degre"}, ("init is 'degre'", "conserve, degree, he, keep")),
-        ({"optimizer": "adamw"}, ("optimizer is 'adamw'", "sgd, momentum, adam")),
+        ({"optimizer": "lamb"}, ("optimizer is 'lamb'", "sgd, momentum, adam, adamw")),
         ({"base": "0.1"}, ("base is '0.1'", "learning rate")),
         ({"base": True}, ("base is True",)),
         ({"base": 0.0}, ("base learning rate is 0.0", "above 0")),
@@ -159,7 +159,7 @@ def test_what_is_no_graph_is_refused() -> None:
         ({"base": math.nan}, ("nan", "finite")),
         ({"base": math.inf}, ("inf", "finite")),
         ({"base": 10**400, "optimizer": "sgd"}, ("base learning rate is 1000", "finite")),
-        ({"base": 0.1}, ("learning rate 0.1", "optimizer is not given", "'sgd', 'momentum' or 'adam'")),
+        ({"base": 0.1}, ("learning rate 0.1", "optimizer is not given", "'sgd', 'momentum', 'adam', 'muon' or 'lion'")),
         ({"init": "keep"}, ("'keep'", "'stem.weight'")),
     ],
 )

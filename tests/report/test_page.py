@@ -299,6 +299,14 @@ def test_all_parameters_are_in_the_table_exactly_once() -> None:
     assert named == [p.name for p in plan.parameters]
 
 
+def test_a_plan_that_was_changed_by_hand_says_so(tmp_path: Path) -> None:
+    plan = plan_graph(dag_mlp_graph("2_12_112"), base=0.1, optimizer="sgd").freeze("stem.*").scale("readout.*", 3.0)
+    evenstep.write_report(plan, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "frozen by hand: &#39;stem.*&#39;" in page
+    assert "scaled 3 (by hand: &#39;readout.*&#39;)" in page
+
+
 def test_names_and_reasons_are_text_and_nothing_else() -> None:
     plan = chain([f"{NASTY} {i}".replace(".", "") for i in range(70)])  # folded: names are in boxes too
     plan = replace(plan, parameters=tuple(replace(p, init_reason=NASTY) for p in plan.parameters))

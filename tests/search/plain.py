@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 import evenstep as es
+from evenstep import optim
 from evenstep.planning import Plan
 from evenstep.search.job import Job
 from evenstep.search.recipe import Recipe
@@ -182,3 +183,89 @@ class RandomFeatures(nn.Module):
 def random_features() -> nn.Module:
     """Return `RandomFeatures` in double precision."""
     return RandomFeatures().double()
+
+
+class Lion(torch.optim.Optimizer):
+    """Lion, parameter by parameter as its paper has it."""
+
+    def __init__(self, params: Any, lr: float = 1.0, *, betas: tuple[float, float], weight_decay: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr})
+        self.betas, self.decay = betas, weight_decay
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Take one step."""
+        one, two = self.betas
+        for group in self.param_groups:
+            for p in group["params"]:
+                momentum = self.state[p].get("momentum", torch.zeros_like(p))
+                p.copy_(p - group["lr"] * (torch.sign(one * momentum + (1 - one) * p.grad) + self.decay * p))
+                self.state[p]["momentum"] = two * momentum + (1 - two) * p.grad
+
+
+class MuonOrAdamW(torch.optim.Optimizer):
+    """Muon on the parameters named by their places, cut along the first axis, and torch's AdamW on all others.
+
+    `matrices` maps a place to the number of blocks; `spared` are the places without decay.
+    """
+
+    def __init__(
+        self,
+        params: list[dict[str, Any]],
+        *,
+        matrices: Mapping[int, int],
+        spared: frozenset[int] = frozenset(),
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        weight_decay: float = 0.0,
+        **adamw: Any,
+    ) -> None:
+        super().__init__(params, {"lr": 1.0})
+        self.matrices, self.momentum, self.nesterov = matrices, momentum, nesterov
+        self.decays = [0.0 if i in spared else weight_decay for i in range(len(params))]
+        self.others = {
+            i: torch.optim.AdamW(group["params"], lr=group["lr"], weight_decay=self.decays[i], **adamw)
+            for i, group in enumerate(self.param_groups)
+            if i not in matrices
+        }
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Take one step."""
+        for i, group in enumerate(self.param_groups):
+            if i in self.others:
+                self.others[i].param_groups[0]["lr"] = group["lr"]
+                self.others[i].step()
+                continue
+            (p,) = group["params"]
+            m = self.state[p].get("momentum", torch.zeros_like(p))
+            self.state[p]["momentum"] = m = self.momentum * m + (1 - self.momentum) * p.grad
+            update = self.momentum * m + (1 - self.momentum) * p.grad if self.nesterov else m
+            moved = []
+            for block in update.flatten(1).chunk(self.matrices[i]):
+                x = block.to(optim.PRECISION)
+                x = x if block.shape[0] <= block.shape[1] else x.T
+                x = x / x.norm().clamp(min=1e-7)
+                for _ in range(5):
+                    a = x @ x.T
+                    x = torch.addmm(x, torch.addmm(a, a, a, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+                x = x if block.shape[0] <= block.shape[1] else x.T
+                moved.append(0.2 * max(block.shape) ** 0.5 * x.double())
+            p.copy_(p - group["lr"] * (torch.cat(moved).reshape(p.shape) + self.decays[i] * p))
+
+
+def three_layers() -> nn.Module:
+    """Return a convolutional network with hidden kernels, groups, a norm, and a hidden matrix."""
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Conv2d(4, 6, 3),
+        nn.ReLU(),
+        nn.Conv2d(6, 6, 3, groups=2),
+        nn.Flatten(),
+        nn.Tanh(),
+        nn.Linear(24, 8),
+        nn.ReLU(),
+        nn.Linear(8, 3),
+    ).double()

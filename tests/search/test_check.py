@@ -24,8 +24,9 @@ from evenstep.module import plan
 from evenstep.planning import Plan
 from evenstep.rules import Optimizer
 from evenstep.search import Check, check
+from evenstep.search.fields import TensorPair
 from evenstep.search.first_step import Changes, measure, recorded_modules
-from evenstep.search.job import Data, Job
+from evenstep.search.job import Job
 from evenstep.search.recipe import Recipe
 from evenstep.spaces import DagMLP
 from evenstep.study.codes import chain_code, dense_code, residual_code
@@ -38,11 +39,11 @@ RATES = {"sgd": 0.5, "momentum": 0.2, "adam": 0.01}
 
 
 @pytest.fixture(scope="module")
-def data() -> Data:
+def data() -> TensorPair:
     return digits().train
 
 
-def small_data(*, double: bool = True) -> Data:
+def small_data(*, double: bool = True) -> TensorPair:
     generator = torch.Generator().manual_seed(3)
     inputs = torch.randn(24, 1, 8, 8, generator=generator)
     targets = torch.randint(10, (24,), generator=generator)
@@ -121,7 +122,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def measured(
-    make: Callable[[], nn.Module], data: Data, optimizer: Optimizer, lr: float, planned: Plan | None = None
+    make: Callable[[], nn.Module], data: TensorPair, optimizer: Optimizer, lr: float, planned: Plan | None = None
 ) -> dict[str, Changes]:
     planned = planned or plan(make(), data[0][:2], optimizer=optimizer)
     job = Job.of(make, planned, Recipe(optimizer=optimizer, batch_size=8), range(1))
@@ -129,7 +130,7 @@ def measured(
 
 
 def by_hand(
-    make: Callable[[], nn.Module], data: Data, optimizer: Optimizer, lr: float, planned: Plan
+    make: Callable[[], nn.Module], data: TensorPair, optimizer: Optimizer, lr: float, planned: Plan
 ) -> list[dict[str, Tensor]]:
     """Return every layer's output before and after each of three steps of torch's own optimiser."""
     model = Job.of(make, planned, Recipe(), range(1)).start(0).train()
@@ -229,7 +230,7 @@ def test_what_the_readout_reads_is_recorded() -> None:
 def network(
     code: str,
     width: int,
-    data: Data,
+    data: TensorPair,
     *,
     rule: str = "weighted",
     init: str = "conserve",
@@ -259,7 +260,7 @@ WIDTHS = (64, 224, 768)
         if name == "chain" or optimizer != "momentum"  # whose first step is SGD's, 1.9 times as long
     ],
 )
-def test_the_plan_is_flat_over_width(code: str, optimizer: Optimizer, data: Data) -> None:
+def test_the_plan_is_flat_over_width(code: str, optimizer: Optimizer, data: TensorPair) -> None:
     networks = {width: network(code, width, data, optimizer=optimizer, base_width=64) for width in WIDTHS}
     found = check(networks, data, lr=RATES[optimizer], steps=1, seeds=4)
     assert found.compare == "layers"
@@ -268,7 +269,7 @@ def test_the_plan_is_flat_over_width(code: str, optimizer: Optimizer, data: Data
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_standard_parameterisation_fails_over_width(optimizer: Optimizer, data: Data) -> None:
+def test_standard_parameterisation_fails_over_width(optimizer: Optimizer, data: TensorPair) -> None:
     networks = {}
     for width in WIDTHS:
         make, planned = network(chain_code(3), width, data, rule="constant", init="he", optimizer=optimizer)
@@ -284,7 +285,7 @@ def test_standard_parameterisation_fails_over_width(optimizer: Optimizer, data: 
     assert found.worst.slope > 0.5
 
 
-def test_torchs_own_initialisation_fails_over_width(data: Data) -> None:
+def test_torchs_own_initialisation_fails_over_width(data: TensorPair) -> None:
     networks = {width: network("2_02", width, data, rule="constant", init="keep") for width in WIDTHS}
     slopes = {t.signal: t.slope for t in check(networks, data, lr=0.1, seeds=2).trends}
     # A readout of variance 1/n: the first layer's change falls like the root of the width, the output's grows.
@@ -297,7 +298,7 @@ DEPTHS = (2, 4, 8, 16)
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("topology", [chain_code, residual_code], ids=["chain", "residual"])
-def test_the_plan_is_even_over_depth(topology: Callable[[int], str], optimizer: Optimizer, data: Data) -> None:
+def test_the_plan_is_even_over_depth(topology: Callable[[int], str], optimizer: Optimizer, data: TensorPair) -> None:
     networks = {depth: network(topology(depth), 128, data, optimizer=optimizer) for depth in DEPTHS}
     found = check(networks, data, lr=RATES[optimizer], steps=1, seeds=4)
     assert found.compare == "last"
@@ -308,7 +309,7 @@ def test_the_plan_is_even_over_depth(topology: Callable[[int], str], optimizer: 
 
 @pytest.mark.parametrize("rule", ["constant", "mup"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_one_rate_for_all_depths_fails(optimizer: Optimizer, rule: str, data: Data) -> None:
+def test_one_rate_for_all_depths_fails(optimizer: Optimizer, rule: str, data: TensorPair) -> None:
     networks = {depth: network(chain_code(depth), 128, data, rule=rule, optimizer=optimizer) for depth in DEPTHS}
     found = check(networks, data, lr=RATES[optimizer] / 50, steps=1, seeds=2)
     assert not found.diverged
@@ -317,12 +318,12 @@ def test_one_rate_for_all_depths_fails(optimizer: Optimizer, rule: str, data: Da
 
 
 @pytest.mark.parametrize("topology", [residual_code, dense_code], ids=["residual", "dense"])
-def test_one_rate_fails_on_other_topologies(topology: Callable[[int], str], data: Data) -> None:
+def test_one_rate_fails_on_other_topologies(topology: Callable[[int], str], data: TensorPair) -> None:
     networks = {depth: network(topology(depth), 96, data, rule="constant") for depth in (2, 4, 8, 12)}
     assert not check(networks, data, lr=0.01, steps=1, seeds=2).ok
 
 
-def test_named_networks_are_compared_by_their_spread(data: Data) -> None:
+def test_named_networks_are_compared_by_their_spread(data: TensorPair) -> None:
     codes = {"chain": chain_code(6), "residual": residual_code(6), "base": "2"}
     found = check({name: network(code, 64, data) for name, code in codes.items()}, data, lr=0.2, seeds=2)
     assert found.named
@@ -333,7 +334,7 @@ def test_named_networks_are_compared_by_their_spread(data: Data) -> None:
     assert not check(unscaled, data, lr=0.2, seeds=2).ok
 
 
-def test_a_divergence_fails(data: Data) -> None:
+def test_a_divergence_fails(data: TensorPair) -> None:
     networks = {width: network("2", width, data) for width in (32, 64)}
     found = check(networks, data, lr=1e12, steps=8, seeds=1)
     assert found.diverged
@@ -342,7 +343,7 @@ def test_a_divergence_fails(data: Data) -> None:
     json.dumps(found.to_dict(), allow_nan=False)
 
 
-def test_behind_a_readout_of_zeros_later_steps_are_judged(data: Data) -> None:
+def test_behind_a_readout_of_zeros_later_steps_are_judged(data: TensorPair) -> None:
     networks = {}
     for width in (64, 256):
         make, planned = network("2_02", width, data, base_width=64)
@@ -394,7 +395,7 @@ def test_the_result_as_plain_values() -> None:
     assert (evenstep.check, evenstep.Check) == (check, Check)
 
 
-def test_the_example_of_the_docs_runs(capsys: pytest.CaptureFixture[str], data: Data) -> None:
+def test_the_example_of_the_docs_runs(capsys: pytest.CaptureFixture[str], data: TensorPair) -> None:
     page = (Path(__file__).parents[2] / "docs" / "check.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
 

@@ -22,7 +22,7 @@ from tests.search import plain
 torch.set_num_threads(1)
 
 DATA = plain.images(48)
-OPTIONS: dict[str, Any] = {"seeds": 2, "batch_size": 12, "grid": [0.05, 0.1, 0.2], "on_failure": "return"}
+OPTIONS: dict[str, Any] = {"epochs": 1, "seeds": 2, "batch_size": 12, "grid": [0.05, 0.1, 0.2], "on_failure": "return"}
 
 
 class In:
@@ -101,7 +101,7 @@ class HoldsItself(nn.Module):
 
 @pytest.mark.parametrize(
     ("make", "words"),
-    [(hooked, r"has a hook on its gradient"), (HoldsItself, r"'drop' of HoldsItself is a function that holds")],
+    [(hooked, r"has a hook on its gradient"), (HoldsItself, r"'drop' of HoldsItself is or has a function that holds")],
 )
 def test_what_copies_would_lose_is_refused(make: Callable[[], nn.Module], words: str) -> None:
     with pytest.raises(es.InputError, match=words):
@@ -114,7 +114,7 @@ def test_a_schedule_that_counts_its_calls_is_refused() -> None:
         es.search_lr(plain.mlp, DATA, schedule=lambda step: 0.9 ** next(calls), **OPTIONS)
 
 
-def test_workers_that_see_another_value_of_a_global_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_workers_would_see_otherwise_is_trained_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "of_mine.py").write_text(
         "import torch.nn.functional as F\nSHARE = 1.0\n"
         "def loss(output, target):\n    return SHARE * F.cross_entropy(output, target)\n"
@@ -125,9 +125,11 @@ def test_workers_that_see_another_value_of_a_global_say_so(tmp_path: Path, monke
         options = OPTIONS | {"loss": of_mine.loss}
         assert es.search_lr(plain.mlp, DATA, engine=LocalEngine(workers=2), **options).losses
         of_mine.SHARE = 5.0
-        with pytest.raises(es.SearchError, match="sees as it is in a new process, not as it was set in yours"):
-            es.search_lr(plain.mlp, DATA, engine=LocalEngine(workers=2), **options)
-        assert es.search_lr(plain.mlp, DATA, engine=LocalEngine(workers=1), **options).losses
+        words = r"train in one process: .* reads 'of_mine\.SHARE', which is not in a new process what it is in yours"
+        with pytest.warns(es.SearchWarning, match=words) as told:
+            there = es.search_lr(plain.mlp, DATA, engine=LocalEngine(workers=2), **options)
+        assert len(told) == 1
+        assert there.losses == es.search_lr(plain.mlp, DATA, engine=LocalEngine(workers=1), **options).losses
     finally:
         del sys.modules["of_mine"]
 

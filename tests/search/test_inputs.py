@@ -48,9 +48,10 @@ def changed(tensor: Tensor, value: float) -> Tensor:
     ("data", "message"),
     [
         (None, r"data is NoneType; give a pair"),
-        (INPUTS, r"data is Tensor; give a pair"),
-        ((INPUTS,), r"data is tuple; give a pair"),
-        ((INPUTS, LABELS, LABELS), r"data is tuple; give a pair"),
+        (INPUTS, r"data is Tensor without targets; give \(inputs, targets\)"),
+        ((INPUTS,), r"holds 1 tensor and no target; give \(inputs, targets\)"),
+        ((INPUTS, LABELS, LABELS[:-1]), r"give tensors of one length"),
+        ({"x": INPUTS, "words": "many"}, r"'words' of dict holds str; give tensors alone, or leave that entry out"),
         ((INPUTS.numpy(), LABELS.numpy()), r"give a pair of tensors"),
         ((INPUTS, LABELS[:-1]), r"\(24, 2, 6, 6\).*\(23,\).*as many targets as inputs"),
         ((INPUTS, torch.tensor(1)), r"as many targets as inputs"),
@@ -106,10 +107,13 @@ class EmptyStream(IterableDataset[tuple[Tensor, Tensor]]):
 )
 def test_every_form_of_data_is_the_same_data(data: Any) -> None:
     state = torch.random.get_rng_state()
-    inputs, targets = as_tensors(data)
+    (inputs, targets), loss = as_tensors(data)
     assert torch.equal(state, torch.random.get_rng_state())
+    assert isinstance(inputs, Tensor)
+    assert isinstance(targets, Tensor)
     assert torch.equal(inputs, INPUTS)
     assert torch.equal(targets, LABELS)
+    assert loss is F.cross_entropy
     assert targets.dtype == torch.int64
 
 
@@ -129,8 +133,10 @@ def test_examples_of_different_shapes_are_refused_in_words() -> None:
         search(data=Ragged())
 
 
-def test_examples_that_are_no_pairs_are_refused_in_words() -> None:
-    with pytest.raises(es.InputError, match=r"\(inputs, targets\)"):
+def test_more_inputs_than_a_model_takes_are_refused_in_words() -> None:
+    with pytest.raises(
+        es.EvenstepError, match=r"(too many|takes 2) positional arguments.*; give inputs as its forward takes them"
+    ):
         search(data=TensorDataset(INPUTS, LABELS, LABELS))
 
 
@@ -203,7 +209,7 @@ def test_labels_outside_the_classes_are_refused() -> None:
         ({"batch_size": 0}, "batch_size is 0"),
         ({"momentum": -0.1}, r"momentum is -0\.1"),
         ({"weight_decay": math.nan}, "weight_decay is nan"),
-        ({"optimizer": "lion"}, "optimizer is 'lion'; choose one of"),
+        ({"optimizer": "lamb"}, "optimizer is 'lamb'; choose one of"),
         ({"init": "magic"}, "init is 'magic'"),
         ({"engine": "cluster"}, "engine is 'cluster'; choose 'local' or 'ray'"),
         ({"engine": 3}, "engine is 3; choose 'local' or 'ray'"),
@@ -223,7 +229,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 def test_a_loader_says_how_many_examples_a_step_takes() -> None:
     loader = DataLoader(TensorDataset(INPUTS, LABELS), batch_size=2)
-    options: dict[str, Any] = {"grid": [0.1], "seeds": 1, "on_failure": "return"}
+    options: dict[str, Any] = {"epochs": 1, "grid": [0.1], "seeds": 1, "on_failure": "return"}
     found = es.search_lr(plain.mlp, loader, **options)
     assert found.losses == es.search_lr(plain.mlp, (INPUTS, LABELS), batch_size=2, **options).losses
     assert found.losses != es.search_lr(plain.mlp, (INPUTS, LABELS), **options).losses
@@ -235,5 +241,6 @@ def test_a_loader_says_how_many_examples_a_step_takes() -> None:
 def test_a_name_is_a_few_words(name: Any, tmp_path: Path) -> None:
     with pytest.raises(es.InputError, match=r"name is .* give a few words that stand for the model and the loss"):
         search(name=name)
-    options: dict[str, Any] = {"engine": LocalEngine(workers=1), "grid": [0.1], "seeds": 1, "on_failure": "return"}
+    options: dict[str, Any] = {"grid": [0.1], "epochs": 1, "seeds": 1, "on_failure": "return"}
+    options["engine"] = LocalEngine(workers=1)
     assert search(name="a few words", store=tmp_path / "s.db", **options).grid == (0.1,)

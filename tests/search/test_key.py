@@ -126,6 +126,7 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "states of objects": ({"loss": Powered(2.0)}, {"loss": Powered(1.5)}),
 }
 OPTIONS: dict[str, Any] = {
+    "epochs": 1,
     "grid": [0.05, 0.1],
     "seeds": 1,
     "batch_size": 16,
@@ -348,8 +349,8 @@ generator = torch.Generator().manual_seed(5)
 data = torch.randn(64, 8, generator=generator), torch.randn(64, 3, generator=generator)
 answers = {}
 for name, loss in losses.items():
-    answers[name] = search_lr(Net, data, loss=loss, grid=[0.05, 0.1], seeds=2, batch_size=16, store=sys.argv[1],
-                              resume="--resume" in sys.argv, engine=LocalEngine(workers=1),
+    answers[name] = search_lr(Net, data, loss=loss, grid=[0.05, 0.1], epochs=1, seeds=2, batch_size=16,
+                              store=sys.argv[1], resume="--resume" in sys.argv, engine=LocalEngine(workers=1),
                               on_failure="return").losses
 print(json.dumps(answers))
 """

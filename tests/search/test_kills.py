@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 from kills import killed
 
+LONG = pytest.mark.exhaustive  # test_resume.py kills searches of these two in less time
+KINDS = [pytest.param("mlp", marks=LONG), pytest.param("cnn", marks=LONG), "transformer"]
 
-@pytest.mark.parametrize("kind", ["mlp", "cnn", "transformer"])
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_search_ends_in_the_bits_of_an_undisturbed_one(kind: str, tmp_path: Path) -> None:
     outcome = killed(kind, tmp_path, kills=1, steps=40)
     assert len(outcome.kills) == 1

@@ -52,7 +52,7 @@ def test_a_plan_for_one_optimizer_is_not_searched_with_another() -> None:
         ({"momentum": 1}, r"momentum is 1; give"),
         ({"momentum": "0.9"}, r"momentum is '0\.9'; give"),
         ({"weight_decay": "much"}, "weight_decay is 'much'; give a finite number from 0 up"),
-        ({"schedule": "cosine"}, "schedule is 'cosine'; give a function"),
+        ({"schedule": "step"}, "schedule is 'step'; choose one of constant, cosine"),
         ({"schedule": lambda step: "fast"}, "the schedule's factor at step 0 is 'fast'; give"),
         ({"schedule": lambda step: 1 / step}, "the schedule raised ZeroDivisionError at step 0"),
         ({"schedule": lambda step: -1.0}, r"the schedule's factor at step 0 is -1\.0; give"),
@@ -101,11 +101,46 @@ def test_a_search_that_learns_nothing_says_so_and_is_no_base() -> None:
     found = search(data=(blind, labels), on_failure="return")
     assert found.status == "learnt_nothing"
     assert found.untrained == pytest.approx(math.log(2), rel=1e-3)
-    with pytest.raises(es.InputError, match=r"status 'learnt_nothing'.*train longer.*base=search\.best"):
+    with pytest.raises(es.InputError, match=r"status 'learnt_nothing'.*train longer.*base=search\.rate"):
         es.plan(small(), INPUTS[:2], base=found)
     assert es.LRSearch.from_dict(found.to_dict()) == found
     assert search(data=(INPUTS, noise), on_failure="return").untrained is not None
     assert search(on_failure="return").status != "learnt_nothing"
+
+
+def log_probabilities() -> nn.Module:
+    return nn.Sequential(small(), nn.LogSoftmax(1))
+
+
+class Summing(nn.Module):
+    """A model that computes its own loss, a sum over examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = small()
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits = self.layers(x)
+        return {"logits": logits} | (
+            {} if labels is None else {"loss": functional.cross_entropy(logits, labels, reduction="sum")}
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "data", "options"),
+    [
+        (log_probabilities, (INPUTS, LABELS), {"loss": functional.nll_loss}),
+        (Summing, {"x": INPUTS, "labels": LABELS}, {}),
+    ],
+)
+def test_what_a_loss_makes_of_zeros_is_no_guess_where_it_reads_no_logits(
+    make: Any, data: Any, options: dict[str, Any]
+) -> None:
+    """Zeros are certain of every class where they are logarithms of probabilities, and nothing ends below that."""
+    found = search(make, data, steps=40, seeds=1, on_failure="return", **options)
+    assert found.untrained is not None
+    assert found.untrained > math.log(2) * 0.9
+    assert found.status != "learnt_nothing"
 
 
 def test_noise_is_the_spread_of_the_seeds() -> None:
@@ -153,7 +188,7 @@ def test_what_a_later_batch_raises_is_one_line() -> None:
     labels = LABELS.clone()
     labels[255] = 7
     with pytest.raises(es.InputError, match=r"do not fit the data .*seven is too many") as caught:
-        es.search_lr(small, (INPUTS, labels), loss=late, batch_size=8, seeds=1, engine=LocalEngine(workers=1))
+        es.search_lr(small, (INPUTS, labels), loss=late, epochs=1, batch_size=8, seeds=1, engine=LocalEngine(workers=1))
     assert "\n" not in str(caught.value)
 
 

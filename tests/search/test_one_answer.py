@@ -14,7 +14,8 @@ from torch import Tensor, nn
 import evenstep as es
 from evenstep.search import LocalEngine, search_lr
 from evenstep.search.engines.batching import Batching, chosen_batching, placed, train_in
-from evenstep.search.job import Data, Job, Trial
+from evenstep.search.fields import Data
+from evenstep.search.job import Job, Trial
 from evenstep.search.randomness import own_randomness
 from evenstep.search.recipe import Recipe
 from evenstep.search.replicas import TrialResult
@@ -132,6 +133,8 @@ def test_data_that_begin_off_a_cache_line_are_laid_out_anew() -> None:
     shifted = torch.empty(DATA[0].numel() + 1)[1:].reshape(DATA[0].shape).copy_(DATA[0])
     assert shifted.data_ptr() % 64
     moved, labels = placed((shifted, DATA[1]), CPU)
+    assert isinstance(moved, Tensor)
+    assert isinstance(labels, Tensor)
     assert moved.data_ptr() % 64 == 0
     assert torch.equal(moved, DATA[0])
     assert labels is DATA[1] or labels.data_ptr() % 64 == 0

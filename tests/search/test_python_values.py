@@ -1,6 +1,7 @@
 """Check that a value's digest follows its content, and nothing else."""
 
 import collections
+import copy
 import dataclasses
 import enum
 import functools
@@ -102,3 +103,31 @@ def test_global_generators_are_the_same_whatever_was_drawn() -> None:
 def test_what_has_no_content_to_read_is_named(value: Any) -> None:
     with pytest.raises(Unreadable, match=r"^it.* is a .*, which has no content to read"):
         digest(value)
+
+
+def with_gradient() -> Any:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+    return Doubled
+
+
+def test_what_is_noted_on_classes_in_use_is_no_part_of_them() -> None:
+    """Copies, joined flags, and the count of functions with a gradient: another process has had others."""
+
+    class Plain:
+        pass
+
+    class Parts(enum.Flag):
+        ONE = 1
+        TWO = 2
+
+    before = digest(Plain), digest(Parts)
+    copy.deepcopy(Plain())
+    assert "__slotnames__" in vars(Plain)
+    assert Parts.ONE | Parts.TWO
+    assert ~Parts.ONE
+    assert (digest(Plain), digest(Parts)) == before
+    assert digest(with_gradient()) == digest(with_gradient())

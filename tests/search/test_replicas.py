@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import evenstep as es
+from evenstep import optim
 from evenstep.rules import Optimizer
 from evenstep.search.job import Job, Trial
 from evenstep.search.key import search_key
@@ -50,8 +51,15 @@ OPTIMIZERS: dict[str, tuple[Optimizer, dict[str, Any], Torch]] = {
         {"weight_decay": 0.3, "betas": (0.8, 0.95), "eps": 1e-6},
         functools.partial(torch.optim.AdamW, weight_decay=0.3, betas=(0.8, 0.95), eps=1e-6),
     ),
+    "lion": ("lion", {"weight_decay": 0.3}, functools.partial(plain.Lion, betas=(0.9, 0.99), weight_decay=0.3)),
+    "lion, other betas": ("lion", {"betas": (0.7, 0.8)}, functools.partial(plain.Lion, betas=(0.7, 0.8))),
 }
-RATES = {"adam": (0.002, 0.01, 0.05), "sgd": (0.01, 0.05, 0.2), "momentum": (0.003, 0.01, 0.04)}
+RATES = {
+    "adam": (0.002, 0.01, 0.05),
+    "lion": (0.001, 0.004, 0.01),
+    "sgd": (0.01, 0.05, 0.2),
+    "momentum": (0.003, 0.01, 0.04),
+}
 
 
 def half_cosine(step: int) -> float:
@@ -111,6 +119,79 @@ def compare(
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_is_torchs(kind_of_group: Any, name: str) -> None:
     compare(kind_of_group, plain.mlp, name)
+
+
+@pytest.mark.parametrize("kind_of_group", GROUPS)
+@pytest.mark.parametrize("no_decay", [True, False])
+@pytest.mark.parametrize("look_ahead", [True, False])
+@pytest.mark.parametrize("exactly", [True, False])
+def test_muon_steps_hidden_kernels_and_matrices_and_adamw_the_rest(
+    kind_of_group: Any, no_decay: bool, look_ahead: bool, exactly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Products of bfloat16 are added up in an order that depends on how many there are, and are rounded coarsely.
+    if exactly:
+        monkeypatch.setattr(optim, "PRECISION", torch.float64)
+    rel = 1e-9 if exactly else 1e-3
+    data = images()
+    names = [name for name, _ in plain.three_layers().named_parameters()]
+    settings: dict[str, Any] = {"momentum": 0.9, "nesterov": look_ahead, "weight_decay": 0.2, "betas": (0.8, 0.95)}
+    recipe = Recipe(optimizer="muon", steps=10, batch_size=10, no_decay=no_decay, schedule=half_cosine, **settings)
+    scales = {"3.weight": 0.5, "10.weight": 2.0}
+    job = job_of(plain.three_layers, data, recipe, scales=scales)
+    job = dataclasses.replace(job, plan=dataclasses.replace(job.plan, optimizer_name="muon"))
+    trials = [Trial(lr, seed) for lr in (0.01, 0.05) for seed in range(2)]
+    found = results(kind_of_group, job, data, trials)
+    weights = ("0.weight", "3.weight", "5.weight", "8.weight", "10.weight")
+    optimizer = functools.partial(
+        plain.MuonOrAdamW,
+        matrices={names.index("3.weight"): 1, names.index("5.weight"): 2, names.index("8.weight"): 1},
+        spared=frozenset(i for i, name in enumerate(names) if no_decay and name not in weights),
+        **settings,
+    )
+    for one in trials:
+        expected = plain.trained(
+            plain.three_layers,
+            data,
+            lr=one.lr,
+            seed=one.seed,
+            optimizer=optimizer,
+            scales=scales,
+            steps=10,
+            batch_size=10,
+            schedule=half_cosine,
+        )
+        assert_same(found[one], expected, rel=rel)
+    assert len({result.loss for result in found.values()}) == len(trials)
+    # The built optimiser takes the same steps.
+    built = plain.trained(
+        plain.three_layers,
+        data,
+        lr=0.01,
+        seed=0,
+        optimizer=lambda groups: _built(job.plan, groups, no_decay=no_decay, **settings),
+        scales=scales,
+        steps=10,
+        batch_size=10,
+        schedule=half_cosine,
+    )
+    assert_same(found[Trial(0.01, 0)], built, rel=rel)
+
+
+def _built(plan: es.Plan, groups: list[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
+    """Return a plan's optimiser of parameters that stand in groups of one, in the same order."""
+    model = plain.three_layers()
+    names = [name for name, _ in model.named_parameters()]
+    ours = [p for _, p in model.named_parameters()]
+    made: torch.optim.Optimizer = plan.optimizer(model, lr=0.01, **options)
+    theirs = {id(mine): group["params"][0] for mine, group in zip(ours, groups, strict=True)}
+    assert len(names) == len(groups)
+    single = []
+    for group in made.param_groups:
+        for place, p in enumerate(group["params"]):
+            one = {**group, "params": [theirs[id(p)]]}
+            single.append(one | ({"layouts": [group["layouts"][place]]} if group["muon"] else {}))
+    order_of = {id(group["params"][0]): place for place, group in enumerate(groups)}
+    return optim.Muon(sorted(single, key=lambda group: order_of[id(group["params"][0])]))
 
 
 @pytest.mark.parametrize("kind_of_group", GROUPS)
@@ -309,6 +390,21 @@ def test_a_last_step_that_breaks_the_network_is_a_divergence(kind_of_group: Any)
     assert all(map(math.isfinite, found.curve))
 
 
+@pytest.mark.parametrize("kind_of_group", GROUPS)
+def test_a_short_run_that_is_worse_half_way_than_it_began_is_given_up_and_others_go_on(kind_of_group: Any) -> None:
+    """Adam at a rate of 3 throws the outputs far off; it is stopped at half time and counts with what it then had."""
+    data = images()
+    recipe = Recipe(optimizer="adam", steps=32, batch_size=10, loss=squares, counted=0.25)
+    job, whole = job_of(plain.gelu, data, recipe), job_of(plain.gelu, data, dataclasses.replace(recipe, counted=None))
+    good, hopeless = Trial(0.003, 0), Trial(3.0, 0)
+    found, undisturbed = (results(kind_of_group, one, data, [good, hopeless]) for one in (job, whole))
+    assert min(undisturbed[hopeless].curve[8:16]) > 1.1 * undisturbed[hopeless].curve[0]
+    assert found[hopeless].curve == pytest.approx(undisturbed[hopeless].curve[:16], rel=1e-3)
+    assert found[hopeless].loss == pytest.approx(sum(undisturbed[hopeless].curve[8:16]) / 8, rel=1e-3)
+    assert found[good].curve == pytest.approx(undisturbed[good].curve, rel=1e-4)
+    assert found[good].loss == pytest.approx(sum(undisturbed[good].curve[-8:]) / 8, rel=1e-4)
+
+
 # What is the user's stays the user's
 
 
@@ -419,3 +515,27 @@ def test_evaluation_in_parts_is_the_mean_over_all_examples() -> None:
                 plain.mlp, data, lr=0.05, seed=one.seed, optimizer=torch.optim.SGD, steps=2, batch_size=10
             )
             assert result.loss == pytest.approx(expected.loss, rel=1e-10)
+
+
+def test_what_is_a_matrix_and_what_decays_is_part_of_a_search_s_key() -> None:
+    data = images()
+    recipe = Recipe(optimizer="muon", weight_decay=0.1, steps=2)
+    job = job_of(plain.three_layers, data, recipe)
+    job = dataclasses.replace(job, plan=dataclasses.replace(job.plan, optimizer_name="muon"))
+    cut = tuple(dataclasses.replace(p, parts=(4, 4)) if p.name == "8.weight" else p for p in job.plan.graph.parameters)
+    plan = dataclasses.replace(job.plan, graph=dataclasses.replace(job.plan.graph, parameters=cut))
+    jobs = [
+        job,
+        dataclasses.replace(job, plan=plan),
+        dataclasses.replace(job, recipe=dataclasses.replace(recipe, no_decay=True)),
+        dataclasses.replace(job, recipe=dataclasses.replace(recipe, momentum=0.5)),
+    ]
+    keys = [search_key(one, data, name="three layers").config for one in jobs]
+    assert len(set(keys)) == len(jobs)
+    said = search_key(job, data, name="three layers").description["recipe"]["treated"]
+    assert [name for name, *_, layout in said if layout] == ["3.weight", "5.weight", "8.weight"]
+    plainly = dataclasses.replace(job, recipe=Recipe(optimizer="adam", weight_decay=0.1, steps=2))
+    description = search_key(plainly, data, name="three layers").description
+    assert "treated" not in description["recipe"]  # stores from before there was a choice keep their keys
+    assert "no_decay" not in description["recipe"]
+    assert description["recipe"]["betas"] == (0.9, 0.999)

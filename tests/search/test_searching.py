@@ -18,6 +18,7 @@ from evenstep.errors import SearchError
 from evenstep.graph import dag_mlp_graph
 from evenstep.search import LocalEngine, SearchProgress
 from evenstep.search.engines.batching import Batching
+from evenstep.search.fields import Data, TensorPair, called, loss_of
 from evenstep.search.job import Job, Trial
 from evenstep.search.recipe import Recipe
 from evenstep.search.replicas import TrialResult
@@ -27,7 +28,6 @@ from tests.search import plain
 torch.set_num_threads(1)
 
 GRAPH = dag_mlp_graph("2", width=8, inputs=4)
-Data = tuple[Tensor, Tensor]
 
 
 def small() -> nn.Module:
@@ -35,14 +35,14 @@ def small() -> nn.Module:
 
 
 @cache
-def data() -> Data:
+def data() -> TensorPair:
     images, labels = digits().train
     return images[:512], labels[:512]
 
 
 @cache
 def searched() -> es.LRSearch:
-    return es.search_lr(small, data(), seeds=3, batch_size=16)
+    return es.search_lr(small, data(), epochs=1, seeds=3, batch_size=16)
 
 
 def brute_force(rates: list[float], seeds: int) -> list[float]:
@@ -105,6 +105,8 @@ def test_the_result_is_a_record_of_the_search() -> None:
     assert found.bracket[1] / found.bracket[0] < 2
     lowest = min(found.losses, key=statistics.fmean)
     assert found.mean_losses[at] <= statistics.fmean(lowest) + statistics.stdev(lowest) / math.sqrt(3)
+    assert found.interval is not None
+    assert found.grid[0] <= found.interval[0] < found.rate < found.interval[1] <= found.grid[-1]
 
 
 class Steady(LocalEngine):
@@ -116,7 +118,9 @@ class Steady(LocalEngine):
 
 def test_the_same_seeds_give_the_same_search_and_the_global_state_stays() -> None:
     before = torch.random.get_rng_state()
-    first, again = (es.search_lr(small, data(), seeds=3, batch_size=16, engine=Steady(workers=1)) for _ in range(2))
+    first, again = (
+        es.search_lr(small, data(), epochs=1, seeds=3, batch_size=16, engine=Steady(workers=1)) for _ in range(2)
+    )
     assert again == first
     assert torch.equal(before, torch.random.get_rng_state())
     assert again.best == searched().best
@@ -124,11 +128,12 @@ def test_the_same_seeds_give_the_same_search_and_the_global_state_stays() -> Non
 
 def test_progress_counts_every_trial_and_names_the_best_so_far() -> None:
     seen: list[SearchProgress] = []
-    found = es.search_lr(small, data(), seeds=2, batch_size=64, progress=seen.append)
+    found = es.search_lr(small, data(), epochs=1, seeds=2, batch_size=64, progress=seen.append)
     trials = 2 * len(found.grid)
-    assert [point.done for point in seen] == list(range(1, trials + 1))
+    assert sorted({point.done for point in seen}) == list(range(trials + 1))
+    assert [point.done for point in seen] == sorted(point.done for point in seen)
     assert all(point.done <= point.total for point in seen)
-    assert seen[-1].total == trials
+    assert (seen[-1].total, seen[-1].share) == (trials, 1.0)
     lowest = min(loss for seeds in found.losses for loss in seeds)
     assert seen[-1].loss == lowest
     assert seen[-1].best in [rate for rate, seeds in zip(found.grid, found.losses, strict=True) if lowest in seeds]
@@ -138,9 +143,9 @@ def test_progress_counts_every_trial_and_names_the_best_so_far() -> None:
 
 def test_a_start_far_off_is_walked_back_from() -> None:
     """From rates at which training diverges, or crawls, to the same octave as from the middle."""
-    middle = es.search_lr(small, data(), seeds=1, batch_size=64)
+    middle = es.search_lr(small, data(), epochs=1, seeds=1, batch_size=64)
     for start in (1e4, 1e-3):
-        far = es.search_lr(small, data(), seeds=1, batch_size=64, start=start)
+        far = es.search_lr(small, data(), epochs=1, seeds=1, batch_size=64, start=start)
         assert middle.best / 2.1 <= far.best <= middle.best * 2.1
 
 
@@ -163,7 +168,7 @@ def test_a_quadratic_is_solved_at_the_rate_of_the_textbook() -> None:
 def test_the_base_of_a_plan_is_the_searched_network() -> None:
     found = searched()
     planned = es.plan(small(), data()[0][:2], base=found)
-    assert planned.base == (found.estimate or found.best)
+    assert planned.base == found.rate == (found.estimate or found.best)
     # Its own base: what is left is every parameter's own.
     assert planned.lr_scale == pytest.approx(1.0)
     expected = [math.sqrt(32 / 64), 1.0, math.sqrt(10 / 32) / 3, 1 / 3]
@@ -201,21 +206,28 @@ def test_every_option_of_a_recipe_is_trained_by(name: str) -> None:
     options, optimizer, literal = OPTIONS[name]
     pair = plain.images()
     # Starts as torch draws it, at one rate, whatever the optimiser.
-    planned = replace(plain.job_of(plain.mlp, pair, Recipe()).plan, optimizer=options.get("optimizer", "sgd"))
-    rates, defaults = [0.005, 0.02], {"batch_size": 12} | options
+    planned = replace(plain.job_of(plain.mlp, pair, Recipe()).plan, optimizer_name=options.get("optimizer", "sgd"))
+    rates, defaults = [0.005, 0.02], {"batch_size": 12, "epochs": 1} | options
     found = es.search_lr(plain.mlp, pair, plan=planned, grid=rates, seeds=2, on_failure="return", **defaults)
-    by_hand = {"batch_size": 12, "steps": 48 // defaults["batch_size"] * defaults.get("epochs", 1)} | literal
+    by_hand = {"batch_size": 12, "steps": 48 // defaults["batch_size"] * defaults["epochs"]} | literal
     for rate, losses in zip(found.grid, found.losses, strict=True):
         expected = [plain.trained(plain.mlp, pair, lr=rate, seed=s, optimizer=optimizer, **by_hand) for s in (0, 1)]
         assert losses == pytest.approx([one.loss for one in expected], rel=1e-9)
-    plainly = replace(planned, optimizer="momentum" if planned.optimizer == "momentum" else "sgd")
-    usual = es.search_lr(plain.mlp, pair, plan=plainly, grid=rates, seeds=2, on_failure="return", batch_size=12)
+    plainly = replace(planned, optimizer_name="momentum" if planned.optimizer_name == "momentum" else "sgd")
+    defaults = {"batch_size": 12, "epochs": 1, "on_failure": "return"}
+    usual = es.search_lr(plain.mlp, pair, plan=plainly, grid=rates, seeds=2, **defaults)
     assert found.losses != usual.losses
 
 
 def test_without_a_plan_the_network_starts_by_the_named_initialisation() -> None:
     graph = es.trace(small(), data()[0][:2])
-    options: dict[str, Any] = {"seeds": 1, "grid": [0.05], "on_failure": "return", "engine": Steady(workers=1)}
+    options: dict[str, Any] = {
+        "epochs": 1,
+        "seeds": 1,
+        "grid": [0.05],
+        "on_failure": "return",
+        "engine": Steady(workers=1),
+    }
     found = {init: es.search_lr(small, data(), init=init, **options) for init in ("conserve", "he")}
     for init, search in found.items():
         assert (
@@ -238,7 +250,7 @@ class Told:
         self, job: Job, data: Data, trials: Sequence[Trial], batching: Batching | None = None
     ) -> Iterator[TrialResult]:
         with torch.no_grad():
-            untrained = float(job.recipe.loss(job.start(0)(data[0]), data[1]))
+            untrained = float(loss_of(job.recipe.loss, called(job.start(0), data[0]), data[1]))
         for trial in trials:
             yield TrialResult(trial, self.loss(round(4 * math.log2(trial.lr))) * untrained, ())
 
@@ -248,7 +260,7 @@ class Told:
 
 def positions(loss: Callable[[int], float]) -> tuple[int, list[int]]:
     """Return the best position and all that were tried, in quarter octaves above rate 1."""
-    found = es.search_lr(small, data(), seeds=1, start=1.0, batch_size=512, engine=Told(loss))
+    found = es.search_lr(small, data(), epochs=1, seeds=1, start=1.0, batch_size=512, engine=Told(loss))
     best, *tried = (round(4 * math.log2(rate)) for rate in (found.best, *found.grid))
     return best, tried
 
@@ -322,7 +334,7 @@ def squared_to_infinity(output: Tensor, target: Tensor) -> Tensor:
 
 def test_a_network_that_always_diverges_raises_and_says_what_to_change() -> None:
     pair = torch.ones(32, 4), torch.zeros(32, 1)
-    options: dict[str, Any] = {"seeds": 1, "batch_size": 32, "loss": squared_to_infinity}
+    options: dict[str, Any] = {"epochs": 1, "seeds": 1, "batch_size": 32, "loss": squared_to_infinity}
     with pytest.raises(SearchError, match=r"every trial diverged .* search lower rates"):
         es.search_lr(lambda: nn.Linear(4, 1), pair, **options)
     found = es.search_lr(lambda: nn.Linear(4, 1), pair, on_failure="return", **options)
@@ -335,8 +347,8 @@ def test_a_network_that_always_diverges_raises_and_says_what_to_change() -> None
 
 def test_a_best_that_stays_at_the_edge_raises_and_says_what_to_change() -> None:
     with pytest.raises(SearchError, match=r"at the edge of the grid, learning rate 0\.02; widen"):
-        es.search_lr(small, data(), seeds=1, grid=[0.005, 0.01, 0.02])
-    found = es.search_lr(small, data(), seeds=1, grid=[0.02, 0.005, 0.01, 0.01], on_failure="return")
+        es.search_lr(small, data(), epochs=1, seeds=1, grid=[0.005, 0.01, 0.02])
+    found = es.search_lr(small, data(), epochs=1, seeds=1, grid=[0.02, 0.005, 0.01, 0.01], on_failure="return")
     assert (found.status, found.best, found.grid) == ("best_at_edge", 0.02, (0.005, 0.01, 0.02))
 
 
@@ -353,7 +365,7 @@ def test_a_module_in_the_place_of_the_function_that_makes_it_is_named(given: Any
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("epochs", 0), ("batch_size", -1), ("seeds", 1.5), ("start", 0.0), ("start", math.nan), ("optimizer", "lion")],
+    [("epochs", 0), ("batch_size", -1), ("seeds", 1.5), ("start", 0.0), ("start", math.nan), ("optimizer", "lamb")],
 )
 def test_wrong_options_are_named(option: str, value: Any) -> None:
     with pytest.raises(es.InputError, match=option):
@@ -362,5 +374,5 @@ def test_wrong_options_are_named(option: str, value: Any) -> None:
 
 def test_a_model_that_does_not_fit_the_data_is_refused() -> None:
     make: Callable[[], nn.Module] = lambda: nn.Linear(5, 10)  # noqa: E731
-    with pytest.raises(es.TraceError, match="does not run on the example inputs"):
+    with pytest.raises(es.TraceError, match="does not run on a batch of the data"):
         es.search_lr(make, (torch.zeros(8, 64), torch.zeros(8, dtype=torch.long)))

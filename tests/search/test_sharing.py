@@ -305,6 +305,6 @@ def test_a_network_that_cannot_be_copied_is_refused_with_the_remedy(tmp_path: Pa
     made = Holding()
     try:
         with pytest.raises(InputError, match="Holding cannot be copied"):
-            es.search_lr(lambda: made, plain.images(dtype=torch.float32), seeds=1)
+            es.search_lr(lambda: made, plain.images(dtype=torch.float32), epochs=1, seeds=1)
     finally:
         made.log.close()

@@ -17,7 +17,8 @@ import torch
 
 from evenstep.search import LocalEngine
 from evenstep.search.engines.batching import Batching
-from evenstep.search.job import Data, Job, Trial
+from evenstep.search.fields import Data
+from evenstep.search.job import Job, Trial
 from evenstep.search.replicas import TrialResult
 from evenstep.study.progress import StudyProgress
 from evenstep.study.transfer import benchmark

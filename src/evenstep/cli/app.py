@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from evenstep import __version__
+from evenstep.cli.auto import auto, refine
 from evenstep.cli.check import check
 from evenstep.cli.data_command import data
 from evenstep.cli.demo import demo
@@ -28,8 +29,10 @@ app = typer.Typer(
     invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
+app.command()(auto)
 app.command()(plan)
 app.command()(search)
+app.command()(refine)
 app.command()(check)
 app.command()(report)
 app.command()(demo)

@@ -17,6 +17,8 @@ from evenstep.cli.data import load_data
 from evenstep.cli.picture import drawing, require_picture
 from evenstep.cli.target import load_maker
 from evenstep.errors import InputError
+from evenstep.planning import optimizer_choice
+from evenstep.rules import RULES, steps_by_rate
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,8 +43,8 @@ def check(
         str, typer.Option(help="'digits', a file .npz or .pt with inputs and targets, or 'file.py:function'.")
     ] = "digits",
     lr: Annotated[float | None, typer.Option(help="The first network's learning rate [0.1; adam 0.01].")] = None,
-    optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
-    rule: Annotated[str, typer.Option(help="weighted, paths, constant or mup.")] = "weighted",
+    optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam (or adamw), muon or lion.")] = "sgd",
+    rule: Annotated[str, typer.Option(help=f"One of {', '.join(RULES)}.")] = "weighted",
     init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
     steps: Annotated[int, typer.Option(help="Real optimiser steps to take.")] = 3,
     batch_size: Annotated[int, typer.Option(help="Examples in the batch.")] = 64,
@@ -60,7 +62,8 @@ def check(
     from rich.console import Console
 
     what, values = _over(over)
-    rate = lr if lr is not None else 0.01 if optimizer == "adam" else 0.1
+    chosen = optimizer_choice(optimizer)  # type: ignore[arg-type]
+    rate = lr if lr is not None else 0.01 if steps_by_rate(chosen.name) else 0.1
     if picture is not None:
         require_picture(picture)
     # Loaded here: torch takes seconds, and wrong options are said before.
@@ -68,15 +71,16 @@ def check(
     from evenstep.module.trace import trace
     from evenstep.search import check as check_networks
     from evenstep.search.job import made
-    from evenstep.search.tensors import as_tensors
+    from evenstep.search.tensors import as_tensors, example_of
 
-    tensors = as_tensors(load_data(data))
+    tensors, _ = as_tensors(load_data(data))
     call = _caller(target, what)
     networks: dict[float | str, tuple[Callable[[], nn.Module], Plan]] = {}
     base_graph = None  # the first network's: it is the base of all
     for value in values:
         make = call(value)
-        model, inputs = made(make, 0), tensors[0][: min(2, len(tensors[0]))]
+        model = made(make, 0)
+        inputs = example_of(tensors[0], model)
         base_graph = base_graph or trace(model, inputs, on_unknown=on_unknown)  # type: ignore[arg-type]
         planned = plan(
             model,
@@ -85,7 +89,7 @@ def check(
             base_graph=base_graph,
             rule=rule,
             init=init,
-            optimizer=optimizer,  # type: ignore[arg-type]
+            optimizer=chosen,
             on_unknown=on_unknown,  # type: ignore[arg-type]
         )
         networks[value] = (make, planned)

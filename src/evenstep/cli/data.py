@@ -22,7 +22,7 @@ def load_data(source: str) -> Any:
 
         return load_folder(path).train
     if ":" in source:
-        return load_function(source, returns="(inputs, targets)")()
+        return load_function(source, returns="(inputs, targets), a Dataset or a DataLoader")()
     if path.suffix not in (".npz", ".pt"):
         raise InputError(
             f"data is '{source}'; give 'digits', a file .npz or .pt, the folder of a data set, or 'file.py:function'"
@@ -30,6 +30,14 @@ def load_data(source: str) -> Any:
     if not os.path.isfile(path):
         raise InputError(f"there is no file '{source}'; give another --data")
     return _from_file(path)
+
+
+def load_examples(source: str) -> Any:
+    """Return example inputs of the data that `--data` names."""
+    from evenstep.search.tensors import as_tensors, example_of
+
+    (inputs, _), _ = as_tensors(load_data(source), limit=2)
+    return example_of(inputs)
 
 
 def _from_file(path: Path) -> Any:

@@ -60,9 +60,7 @@ def demo(
         return
     console = Console()
     for kind, search in result.bases.items():
-        console.print(
-            f"base {kind}: best learning rate {search.estimate or search.best:.3g} ({len(search.grid)} rates tried)"
-        )
+        console.print(f"base {kind}: learning rate {search.rate:.3g} ({len(search.grid)} rates tried)")
     title = f"training loss (test accuracy) after {epochs} epochs, rates falling along a cosine"
     table = Table(title=title, title_justify="left")
     for title in ("network", "factor", "lr", "at this lr", "at the base's lr"):

@@ -133,7 +133,7 @@ def _search() -> float:
     def make() -> nn.Module:
         return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
 
-    return search_lr(make, (inputs, (inputs[:, 0] > 0).long()), grid=_RATES, steps=16, seeds=2).best
+    return search_lr(make, (inputs, (inputs[:, 0] > 0).long()), grid=_RATES, steps=16, seeds=2, progress=False).best
 
 
 def _checked(name: str, run: Callable[[], float], expected: float) -> Finding:

@@ -6,18 +6,21 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from evenstep.cli.base import load_base
+from evenstep.cli.data import load_examples
 from evenstep.cli.table import print_plan
 from evenstep.cli.target import load_target
 from evenstep.errors import EvenstepError, InputError
 from evenstep.graph import Graph, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
 from evenstep.planning import BASE_WIDTH, Plan, any_digits, plan_graph
 from evenstep.planning.concerns import report
+from evenstep.rules import RULES
 
 Value = TypeVar("Value")
 NASBENCH201_BASE = "0_00_300"  # one 3x3 convolution from the cell's input to its output
@@ -39,10 +42,14 @@ def plan(
     target: Annotated[
         str | None,
         typer.Argument(
-            help="'package.module:function' or 'file.py:function', a function that returns (model, example_inputs)."
+            help="'package.module:function' or 'file.py:function', a function that returns (model, example_inputs), or "
+            "a model alone with --data."
         ),
     ] = None,
     *,
+    data: Annotated[
+        str | None, typer.Option(help="Where a target's example inputs come from, as for evenstep search.")
+    ] = None,
     space: Annotated[str, typer.Option(help="mlp, cnn or nasbench201.")] = "mlp",
     code: Annotated[
         str | None,
@@ -58,10 +65,13 @@ def plan(
     classes: Annotated[int, typer.Option(help="Outputs.")] = 10,
     kernel_size: Annotated[int, typer.Option(help="Kernel size (cnn).")] = 3,
     image_size: Annotated[int, typer.Option(help="Side of the square images (cnn, nasbench201).")] = 32,
-    rule: Annotated[str, typer.Option(help="weighted, paths, constant or mup.")] = "weighted",
+    rule: Annotated[str, typer.Option(help=f"One of {', '.join(RULES)}.")] = "weighted",
     init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
     optimizer: Annotated[
-        str | None, typer.Option(help="sgd, momentum or adam; if not given, the one the base was searched for.")
+        str | None,
+        typer.Option(
+            help="sgd, momentum, adam (or adamw), muon or lion; if not given, the one the base was searched for."
+        ),
     ] = None,
     base: Annotated[
         str | None,
@@ -84,6 +94,8 @@ def plan(
     if (target is None) == (code is None):
         raise InputError("give either a target ('file.py:function') or --code, such as: evenstep plan --code 2_12_112")
     given = _given(context)
+    if target is None and data is not None:
+        raise InputError(f"--data '{data}' is for example inputs of a target; with --code leave it out")
     if target is not None and given:
         raise InputError(f"{given[0]} is for networks given by --code; with the target '{target}' leave it out")
     loaded = None if base is None else load_base(base)
@@ -91,10 +103,10 @@ def plan(
     if target is not None:
         from evenstep.module import plan as plan_module
 
-        model, example_inputs = load_target(target)
+        model, example_inputs = load_target(target, None if data is None else partial(load_examples, data))
         made = plan_module(model, example_inputs, on_unknown=on_unknown, strict=strict, **options)  # type: ignore[arg-type]
-        _write(made, out)
-        _print(made, made.to_dict(graph=False), as_json=as_json)
+        write_plan(made, out)
+        print_or_dump(made, made.to_dict(graph=False), as_json=as_json)
         return
     chosen = _space(
         space,
@@ -125,8 +137,8 @@ def plan(
     else:
         made = plan_graph(chosen.target(code), base_graph=chosen.base(), **options)
         report(made, strict=strict)
-        _write(made, out)
-        _print(made, _compact(code, made), as_json=as_json)
+        write_plan(made, out)
+        print_or_dump(made, _compact(code, made), as_json=as_json)
 
 
 def _stream(space: _Space, options: dict[str, Any], *, strict: bool) -> None:
@@ -161,7 +173,7 @@ def _compact(code: str, made: Plan) -> dict[str, Any]:
     return {"code": code, **values}
 
 
-def _write(made: Plan, out: Path | None) -> None:
+def write_plan(made: Plan, out: Path | None) -> None:
     """Write a plan whole, where it is asked for."""
     if out is None:
         return
@@ -172,7 +184,8 @@ def _write(made: Plan, out: Path | None) -> None:
         raise InputError(f"the plan cannot be written to '{out}' ({error.strerror}); give another --out") from None
 
 
-def _print(made: Plan, values: dict[str, Any], *, as_json: bool) -> None:
+def print_or_dump(made: Plan, values: dict[str, Any], *, as_json: bool) -> None:
+    """Print a plan's values as JSON, or its table."""
     with any_digits():
         if as_json:
             print(json.dumps(values, indent=2))

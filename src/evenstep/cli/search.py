@@ -1,38 +1,62 @@
-"""`evenstep search`: the maximal learning rate of a network of your own."""
+"""`evenstep search`: the learning rate of a network of your own."""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from evenstep.cli.data import load_data
+from evenstep.cli.loss import load_loss
 from evenstep.cli.picture import drawing, require_picture
 from evenstep.cli.target import load_maker
+from evenstep.cli.values import numbers, sizes
 from evenstep.errors import InputError
 
 
 def search(
     target: Annotated[
-        str, typer.Argument(help="'package.module:function' or 'file.py:function' that returns a model.")
+        str,
+        typer.Argument(
+            help="'package.module:function' or 'file.py:function' that returns a model, or (model, example_inputs)."
+        ),
     ],
     *,
     data: Annotated[
-        str, typer.Option(help="'digits', a file .npz or .pt with inputs and targets, or 'file.py:function'.")
+        str,
+        typer.Option(
+            help="'digits', a file .npz or .pt with inputs and targets, or 'file.py:function' that returns tensors, a "
+            "Dataset or a DataLoader."
+        ),
     ] = "digits",
+    shrink: Annotated[
+        str | None, typer.Option(help="Sizes to call the function with, such as depth=1,width=64.")
+    ] = None,
     engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
+    optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam (or adamw), muon or lion.")] = "sgd",
+    momentum: Annotated[float | None, typer.Option(help="Momentum of the optimizer 'momentum'; left out 0.9.")] = None,
     init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
-    epochs: Annotated[int, typer.Option(help="Epochs to train each trial for.")] = 1,
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs to train each trial for; left out one, but 300 to 1000 steps.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to train each trial for, in place of epochs.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 64,
-    weight_decay: Annotated[float, typer.Option(help="Weight decay.")] = 0.0,
+    batch_size: Annotated[int | None, typer.Option(help="Examples a step; left out a DataLoader's own, or 64.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay; left out 0.")] = None,
+    schedule: Annotated[str, typer.Option(help="constant, or cosine with a short warm-up.")] = "constant",
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="A loss of torch.nn.functional, such as mse_loss, or 'file.py:function'; left out cross_entropy."
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds for each learning rate.")] = 3,
     start: Annotated[float, typer.Option(help="Learning rate to start around.")] = 0.1,
-    store: Annotated[Path | None, typer.Option(help="File to write finished trials to, and to go on from.")] = None,
+    grid: Annotated[str | None, typer.Option(help="Learning rates to try and no others, such as 0.01,0.1,1.")] = None,
+    store: Annotated[Path | None, typer.Option(help="File to write finished trials to, and to continue from.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Insist that the store knows this search.")] = False,
     name: Annotated[
         str | None,
@@ -44,48 +68,44 @@ def search(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    """Search the largest learning rate with the smallest training loss."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
+    """Search the learning rate with the smallest training loss."""
     if resume and store is None:
         raise InputError("--resume needs the store to go on from; give --store FILE")
     if name is not None and store is None:
         raise InputError(f"--name '{name}' is for trials in a store; give --store FILE, or leave it out")
+    rates = None if grid is None else numbers("grid", grid)
+    shrunk = None if shrink is None else sizes("shrink", shrink)
     if picture is not None:
         require_picture(picture)
-    from evenstep.search import (  # here: torch takes seconds, and wrong options are said before
-        SearchProgress,
-        search_lr,
-    )
+    from evenstep.search import search_lr  # here: torch takes seconds, and wrong options are said before
+    from evenstep.search.showing import for_command
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True, quiet=quiet), transient=True) as bar:
-        task = bar.add_task("searching", total=None)
-
-        def show(progress: SearchProgress) -> None:
-            best = "none yet" if progress.best is None else f"{progress.best:.3g} (loss {progress.loss:.4g})"
-            what = f"best {best}, {progress.diverged} diverged"
-            bar.update(task, completed=progress.done, total=progress.total, description=what)
-
+    try:
         result = search_lr(
             load_maker(target, returns="a model"),
             load_data(data),
+            shrink=shrunk,
             engine=engine,  # type: ignore[arg-type]
             optimizer=optimizer,  # type: ignore[arg-type]
+            momentum=momentum,
             init=init,
             epochs=epochs,
             steps=steps,
             batch_size=batch_size,
             weight_decay=weight_decay,
+            schedule=schedule,  # type: ignore[arg-type]
+            loss=None if loss is None else load_loss(loss),
             seeds=seeds,
             start=start,
+            grid=rates,
             store=store,
             resume=resume,
             name=name,
-            progress=show,
+            progress=for_command(quiet=quiet),
         )
+    except KeyboardInterrupt as stop:
+        print(str(stop) or "stopped before the first trial", file=sys.stderr)
+        raise typer.Exit(130) from None
     if picture is not None:
         from evenstep.report.search import draw_search
 
@@ -94,12 +114,11 @@ def search(
     if as_json:
         print(json.dumps(result.to_dict()))
         return
-    print(f"best learning rate {result.best:.4g}, between {result.bracket[0]:.4g} and {result.bracket[1]:.4g}")
-    if result.estimate:
-        print(f"estimate {result.estimate:.4g}, the minimum of a parabola: plans start from it, not from the best")
-    else:
-        print("no estimate: plans start from the best")
-    if result.interval:
-        print(f"the seeds' own best rates: {result.interval[0]:.4g} to {result.interval[1]:.4g} (95%)")
-    for rate, loss in zip(result.grid, result.mean_losses, strict=True):
-        print(f"{rate:12.4g}  {loss:10.4f}" if math.isfinite(loss) else f"{rate:12.4g}    diverged")
+    print(result)
+    parabola = "no parabola" if result.estimate is None else f"a parabola's minimum {result.estimate:.4g} (estimate)"
+    print(
+        f"it rests on {parabola}, and {result.best:.4g} as the largest rate within the seeds' noise of the smallest "
+        f"loss (best), between {result.bracket[0]:.4g} and {result.bracket[1]:.4g}; {result.steps} steps a trial"
+    )
+    for rate, mean in zip(result.grid, result.mean_losses, strict=True):
+        print(f"{rate:12.4g}  {mean:10.4f}" if math.isfinite(mean) else f"{rate:12.4g}    diverged")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from evenstep.cli.external import external
 from evenstep.cli.figures import command_for, list_figures
 from evenstep.cli.real import real
 from evenstep.cli.transfer import transfer
@@ -13,5 +14,6 @@ study = typer.Typer(name="study", help="Run whole experiments and record them.",
 study.command("list")(list_figures)
 study.command()(transfer)
 study.command()(real)
+study.command()(external)
 for figure in FIGURES:
     study.command(figure.name)(command_for(figure))

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from evenstep.planning import Plan
-from evenstep.planning.words import own_words, shared_words
+from evenstep.planning.words import own_words, rate_words, shared_words
 
 
 def print_plan(plan: Plan) -> None:
@@ -23,10 +23,12 @@ def print_plan(plan: Plan) -> None:
             table.add_column(title, justify="right", no_wrap=True)
     table.add_column("reason")
     for p in plan.parameters:
-        shown = [p.name, "kept" if p.kept else f"{p.std:.4g}", f"{p.lr_scale:.4g}"]
+        shown = [p.name, "kept" if p.kept else f"{p.std:.4g}", rate_words(p, p.lr_scale)]
         if plan.base is not None:
-            shown.append(f"{plan.base * p.lr_scale:.4g}")
+            shown.append(rate_words(p, plan.base * p.lr_scale))
         table.add_row(*shown, own_words(plan, p, start=True))
     console.print(table)
-    console.print(f"\nrule {plan.rule}, init {plan.init}, optimizer {plan.optimizer}; {plan.path_count} paths")
+    console.print(f"\nrule {plan.rule}, init {plan.init}, optimizer {plan.optimizer_name}; {plan.path_count} paths")
+    for line in plan.history:
+        console.print(line, highlight=False, markup=False)
     console.print(f"all rates: {shared_words(plan)}", highlight=False)

@@ -18,22 +18,34 @@ from typing import Any
 from evenstep.errors import InputError
 
 
-def load_target(target: str) -> tuple[Any, Any]:
-    """Call 'package.module:function' or 'file.py:function'; it returns (model, example_inputs)."""
+def load_target(target: str, examples: Callable[[], Any] | None = None) -> tuple[Any, Any]:
+    """Call 'package.module:function' or 'file.py:function'; it returns (model, example_inputs), or a model alone.
+
+    `examples` gives example inputs, in place of those that the function returns, if any.
+    """
     made = load_function(target, returns="(model, example_inputs)")()
-    if not isinstance(made, tuple) or len(made) != 2:
+    from torch import nn  # here: torch takes seconds, and wrong targets are said before
+
+    if isinstance(made, nn.Module) and examples is None:
+        raise InputError(
+            f"'{target}' returned {type(made).__name__} without example inputs; return (model, example_inputs), or "
+            "give --data"
+        )
+    if not isinstance(made, nn.Module) and (not isinstance(made, tuple) or len(made) != 2):
         raise InputError(f"'{target}' returned {type(made).__name__}; return (model, example_inputs)")
-    return made
+    model, given = (made, None) if isinstance(made, nn.Module) else made
+    return model, given if examples is None else examples()
+
+
+def load_object(target: str, *, returns: str) -> Any:
+    """Return the function that a target names as it is, so that it can be sent to workers; of a class, an instance."""
+    function = _named(target, returns)
+    return load_function(target, returns=returns)() if isinstance(function, type) else function
 
 
 def load_function(target: str, *, returns: str) -> Callable[..., Any]:
     """Return the function that 'package.module:function' or 'file.py:function' names; what it raises is one line."""
-    place, colon, name = target.rpartition(":")
-    if not colon or not place or not name:
-        raise InputError(f"target '{target}' is not 'package.module:function' or 'file.py:function'")
-    make = getattr(_load(place, target), name, None)
-    if not callable(make):
-        raise InputError(f"'{place}' has no function '{name}'; name one that returns {returns}")
+    make = _named(target, returns)
 
     def called(*arguments: Any, **named: Any) -> Any:
         try:
@@ -42,23 +54,37 @@ def load_function(target: str, *, returns: str) -> Callable[..., Any]:
             raise _failed(target, error, (*arguments, *named.values())) from error
 
     # No more than the signature: a class has much that a function should not.
-    return update_wrapper(called, make, assigned=(), updated=())
+    return update_wrapper(called, make, assigned=("__name__",), updated=())
 
 
 def load_maker(target: str, *, returns: str) -> Callable[..., Any]:
-    """Return the function that a target names; what it returns has to be a module."""
+    """Return the function that a target names; it returns a module, or one and example inputs, which are left."""
     make = load_function(target, returns=returns)
 
     def checked(*arguments: Any, **named: Any) -> Any:
         from torch import nn  # here: torch takes seconds, and wrong targets are said before
 
-        model = make(*arguments, **named)
+        made = make(*arguments, **named)
+        model = made[0] if isinstance(made, tuple) and len(made) == 2 else made
         if isinstance(model, nn.Module):
             return model
-        alone = " alone, without example inputs" if isinstance(model, tuple) else ""
-        raise InputError(f"'{target}' returned {type(model).__name__}; return a torch.nn.Module{alone}")
+        raise InputError(
+            f"'{target}' returned {type(made).__name__}; return a torch.nn.Module, or (model, example_inputs)"
+        )
 
-    return update_wrapper(checked, make, assigned=(), updated=())
+    return update_wrapper(checked, make, assigned=("__name__",), updated=())
+
+
+def _named(target: str, returns: str) -> Callable[..., Any]:
+    """Return the function that a target names."""
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise InputError(f"target '{target}' is not 'package.module:function' or 'file.py:function'")
+    function = getattr(_load(place, target), name, None)
+    if not callable(function):
+        raise InputError(f"'{place}' has no function '{name}'; name one that returns {returns}")
+    checked: Callable[..., Any] = function
+    return checked
 
 
 def _load(place: str, target: str) -> ModuleType:
@@ -66,7 +92,10 @@ def _load(place: str, target: str) -> ModuleType:
         path = Path(place)
         if not os.path.isfile(path):  # not path.is_file(), which raises for names too long for a file system
             raise InputError(f"there is no file '{place}' (from target '{target}')")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
+        known = sys.modules.get(path.stem)
+        if known is not None and getattr(known, "__file__", None) == str(path.resolve()):
+            return known  # two targets in one file share its classes
+        spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -75,6 +104,8 @@ def _load(place: str, target: str) -> ModuleType:
         try:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
+            if sys.modules.get(path.stem) is module:
+                del sys.modules[path.stem]
             raise _failed(target, error) from error
         return module
     sys.path.insert(0, str(Path.cwd()))

@@ -42,6 +42,7 @@ class Parameter:
 
     Its role is `weight`, `bias`, `gain` (of a norm), or `unscaled` for one that is left as it is. `fan_in` and
     `fan_out` are those of its first use; `measured` is the root mean square of its values when the network was traced.
+    `parts` are the sizes of the projections that a fused one holds, along the axis that it writes.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Parameter:
     trainable: bool = True
     measured: float | None = None
     note: str = ""
+    parts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,9 +377,16 @@ def _edge_values(edge: Edge) -> dict[str, Any]:
 
 def _parameter_of(values: Mapping[str, Any]) -> Parameter:
     """Rebuild a parameter from plain values, or raise if a field is invalid."""
-    parameter = validated(Parameter(**{**values, "shape": tuple(values.get("shape", ()))}))
-    if not all(type(size) is int and size >= 0 for size in parameter.shape):
-        raise GraphError(f"shape of parameter '{parameter.name}' is {shown(parameter.shape)}; give whole numbers")
+    sizes = {name: tuple(values.get(name, ())) for name in ("shape", "parts")}
+    parameter = validated(Parameter(**{**values, **sizes}))
+    for name, given in sizes.items():
+        if not all(type(size) is int and size >= 0 for size in given):
+            raise GraphError(f"{name} of parameter '{parameter.name}' is {shown(given)}; give whole numbers")
+    if parameter.parts and sum(parameter.parts) not in parameter.shape:
+        raise GraphError(
+            f"parts of parameter '{parameter.name}' are {shown(parameter.parts)}, and its shape is "
+            f"{shown(parameter.shape)}; give parts that add up to one of its sizes"
+        )
     if parameter.role not in get_args(Role):
         raise GraphError(
             f"role of parameter '{parameter.name}' is {parameter.role!r}; choose one of {_names(get_args(Role))}"

@@ -330,16 +330,31 @@ class Padding(Operator):
 
 @dataclass(frozen=True, slots=True)
 class Offset(Operator):
-    """Add fixed numbers of this mean and deviation, the same for all examples."""
+    """Add fixed numbers of this mean and deviation, the same for all examples.
+
+    A `table` is the trained parameter that they are, where it starts at random: it is drawn no larger than the signal,
+    which it would drown.
+    """
 
     op: ClassVar[str] = "offset"
     adds_field: ClassVar[bool] = True
     mean: float = 0.0
     std: float = 0.0
+    table: str = ""
+
+    def std_beside(self, given: Moments) -> float:
+        """Return the deviation next to a signal; where there is none to drown it stays as it is.
+
+        >>> offset = Offset(std=1.0, table="positions")
+        >>> [offset.std_beside(Moments(0.0, variance)) for variance in (0.01, 4.0)]
+        [0.1, 1.0]
+        """
+        limited = self.table and given.second_moment > 0
+        return min(self.std, math.sqrt(given.second_moment)) if limited else self.std
 
     def moments(self, given: Moments) -> Moments:
         """Add means and variances."""
-        return Moments(given.mean + self.mean, given.variance + self.std**2)
+        return Moments(given.mean + self.mean, given.variance + self.std_beside(given) ** 2)
 
     def copy_amplitude(self) -> float:
         """Pass copies; what is added is a new field."""
@@ -351,9 +366,10 @@ class Offset(Operator):
 
     def words(self) -> str:
         """Say what is added."""
-        return (
-            f"plus {self.mean:.4g}" if self.std == 0.0 else f"plus numbers of mean {self.mean:.4g}, std {self.std:.4g}"
-        )
+        if self.std == 0.0:
+            return f"plus {self.mean:.4g}"
+        limit = ", or the signal's where that is less" if self.table else ""
+        return f"plus numbers of mean {self.mean:.4g}, std {self.std:.4g}{limit}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ None of the steps changes the function, its paths or their depths.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from evenstep.graph.model import Edge, Graph
@@ -61,6 +61,16 @@ def gates_replaced(graph: Graph, factor: Callable[[Gate], Scale]) -> Graph:
 def with_gates(graph: Graph, factor: Callable[[Gate], Scale]) -> Graph:
     """Return the graph with a number in the place of every gate, simplified further; itself if it has none."""
     return simplified(gates_replaced(graph, factor)) if has_gates(graph) else graph
+
+
+def with_tables_as_they_are(graph: Graph, names: Collection[str]) -> Graph:
+    """Return the graph in which the tables of these names are added as large as they start."""
+
+    def kept(operator: Operator) -> Operator:
+        return replace(operator, table="") if isinstance(operator, Offset) and operator.table in names else operator
+
+    edges = (replace(edge, operators=tuple(map(kept, edge.operators))) for edge in graph.edges)
+    return replace(graph, edges=tuple(edges)) if names else graph
 
 
 @dataclass

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from evenstep.graph import Edge, Graph, Parameter, PathMoments, path_moments
-from evenstep.graph.operators import Recurrent
+from evenstep.graph.operators import Moments, Norm, Offset, Recurrent, Weight, scaled
 from evenstep.graph.roles import Roles, roles
-from evenstep.graph.simplify import with_gates
+from evenstep.graph.simplify import with_gates, with_tables_as_they_are
 from evenstep.init.initialisation import Initialisation
 from evenstep.init.registry import initialisation
 from evenstep.signal import IncomingWeights, Signal, effects, propagate
@@ -29,11 +29,15 @@ class InitialWeights(NamedTuple):
 class Network:
     """Hold a graph of which only live parts count, the way it is initialised, and what follows from both.
 
-    Everything is computed when it is first asked for, and once.
+    `multipliers` are factors of what weights and gains give, by their names: they are part of the network, and what
+    comes after them is sized for what then arrives. `start_scales` are factors of the deviations that weights end up
+    with. Everything is computed when it is first asked for, and once.
     """
 
     graph: Graph
     init: Initialisation
+    multipliers: Mapping[str, float] = field(default_factory=dict, hash=False)
+    start_scales: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @classmethod
     def of(cls, graph: Graph, init: str | Initialisation = "conserve") -> Network:
@@ -43,13 +47,15 @@ class Network:
     @cached_property
     def live(self) -> Graph:
         """The graph with its gates as they start and without dead parts."""
-        return with_gates(self.graph, lambda gate: gate.started).live()
+        kept = {p.name for p in self.graph.parameters if p.role == "unscaled" and (self.init.keeps or not p.trainable)}
+        live = with_tables_as_they_are(with_gates(self.graph, lambda gate: gate.started).live(), kept)
+        return _with_scaled_gains(live, self.multipliers)
 
     @cached_property
     def opened(self) -> Network:
         """The network with all gates open, which weights are drawn for; itself where there are none."""
         opened = with_gates(self.graph, lambda gate: gate.opened)
-        return self if opened is self.graph else Network(opened, self.init)
+        return self if opened is self.graph else Network(opened, self.init, self.multipliers, self.start_scales)
 
     @cached_property
     def roles(self) -> Roles:
@@ -60,9 +66,27 @@ class Network:
     def weights(self) -> InitialWeights:
         """The weights' sizes and the signal they give."""
         if self.opened is self:
-            return _initialise(self)
+            return _scaled(self, _initialise(self))
         std, why, _ = self.opened.weights
         return InitialWeights(std, why, _signal_of(self, std))
+
+    @cached_property
+    def tables(self) -> Mapping[str, float]:
+        """The deviations of tables that start larger than the signal they are added to, and are drawn as large."""
+        signal, found = self.opened.signal, dict[str, float]()
+        for edge_index, edge in enumerate(self.opened.live.edges):
+            given = signal.vertices[edge.source].moments
+            for operator in edge.operators:
+                if isinstance(operator, Weight | Recurrent) and edge_index in signal.weight_sizes:
+                    given = Moments(0.0, signal.weight_sizes[edge_index] * signal.reads[edge_index])
+                elif isinstance(operator, Offset) and operator.table:
+                    std = operator.std_beside(given)
+                    if std < operator.std:
+                        found[operator.table] = min(std, found.get(operator.table, std))
+                    given = operator.moments(given)
+                else:
+                    given = operator.moments(given)
+        return found
 
     @cached_property
     def readout_fan_in(self) -> float | None:
@@ -85,6 +109,22 @@ class Network:
     def path_moments(self) -> PathMoments:
         """Exact path moments."""
         return path_moments(self.live)
+
+
+def _with_scaled_gains(graph: Graph, scales: Mapping[str, float]) -> Graph:
+    """Return the graph with a factor after every norm whose gains start otherwise than at one."""
+    gains = {p.name: scales[p.name] for p in graph.parameters if p.role == "gain" and p.name in scales}
+    if not gains:
+        return graph
+
+    def scaled_edge(edge: Edge) -> Edge:
+        factor = next((gains[name] for name in edge.parameters if name in gains), 1.0)
+        last = max((place for place, operator in enumerate(edge.operators) if isinstance(operator, Norm)), default=None)
+        if last is None:
+            return edge
+        return replace(edge, operators=(*edge.operators[: last + 1], *scaled(factor), *edge.operators[last + 1 :]))
+
+    return replace(graph, edges=tuple(map(scaled_edge, graph.edges)))
 
 
 def _initialise(network: Network) -> InitialWeights:
@@ -135,6 +175,14 @@ def _initialise(network: Network) -> InitialWeights:
 def _signal_of(network: Network, std: Mapping[str, float]) -> Signal:
     """Return the signal of weights whose deviations are settled."""
     return propagate(network.live, lambda incoming: [_given(edge, std, network.roles) for edge in incoming.edges])
+
+
+def _scaled(network: Network, weights: InitialWeights) -> InitialWeights:
+    """Return weights times the network's own factors of their start, and the signal that follows."""
+    if not network.start_scales:
+        return weights
+    std = {name: value * network.start_scales.get(name, 1.0) for name, value in weights.std.items()}
+    return InitialWeights(std, weights.why, _signal_of(network, std))
 
 
 class _KeptProportions:
@@ -199,6 +247,7 @@ class _InitialSizes:
             for name, parameter in network.roles.parameters.items()
             if parameter.role == "weight" and (self.init.keeps or not parameter.trainable)
         }
+        self.multipliers = network.multipliers
         self.why: dict[int, str] = {}
         self.asked: dict[int, _Asked] = {}
 
@@ -212,6 +261,10 @@ class _InitialSizes:
                     sizes[i], why[i] = self.init.size_readout(self.graph, head, edge, incoming.reads[i], at)
                 if kept := [self.kept[name] for name in edge.parameters if name in self.kept]:
                     sizes[i], why[i] = self.init.size_kept(edge, kept[0])
+        if self.multipliers:
+            of_edges = ([self.multipliers.get(name, 1.0) for name in edge.parameters] for edge in incoming.edges)
+            factors = [next((value for value in values if value != 1.0), 1.0) for values in of_edges]
+            sizes = [size * factor**2 for size, factor in zip(sizes, factors, strict=True)]
         self.why.update(zip(incoming.edge_indices, why, strict=True))
         carried = incoming.other_moments.second_moment
         for edge_index, size, read in zip(incoming.edge_indices, sizes, incoming.reads, strict=True):

@@ -38,6 +38,7 @@ _COPIES = frozenset(
 )
 # What moves entries in a way that its arguments settle.
 _MOVES = frozenset("permute transpose t mT numpy_T movedim moveaxis swapaxes swapdims expand select flip roll".split())
+_KEEPS_ZEROS = frozenset("dropout div neg relu gelu silu tanh sum mean".split())
 _FILLS = {"zeros": 0.0, "ones": 1.0, "zeros_like": 0.0, "ones_like": 1.0, "new_zeros": 0.0, "new_ones": 1.0}
 
 
@@ -90,6 +91,24 @@ def fill_of(call: Call) -> float | None:
         call.argument(2 if op == "new_full" else 1, "fill_value") if op in ("full", "full_like", "new_full") else None
     )
     return _FILLS.get(op, float(value) if isinstance(value, int | float) else None)
+
+
+def makes_zeros(call: Call) -> bool:
+    """Say whether an operator makes zeros of tensors that were filled with zeros, whatever else it takes."""
+
+    def zero(value: Any) -> bool:
+        return isinstance(value, ConstantValue) and value.fill == 0.0
+
+    op = _short(call)
+    first, *others = call.args or (None,)
+    if call.parameters() and fill_of(call) == 0.0:  # of a parameter's shape alone
+        return True
+    if op in ("mul", "mm", "bmm", "matmul"):
+        return zero(first) or any(zero(other) for other in others)
+    if op in ("add", "sub"):
+        terms = call.args[:2]
+        return any(zero(term) for term in terms) and all(zero(t) or (type(t) in (int, float) and t == 0) for t in terms)
+    return zero(first) and (op in _COPIES or op in _MOVES or op in _KEEPS_ZEROS)
 
 
 def is_drawn_exactly(call: Call, outcome: Outcome, function: Expression) -> bool:

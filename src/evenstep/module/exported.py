@@ -7,6 +7,7 @@ import io
 import linecache
 import logging
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -16,9 +17,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.export import ExportedProgram
 
 from evenstep.errors import InputError, TraceError
+from evenstep.module.draws import Draws
+from evenstep.module.program import Program, has_fixed_sizes, of_export
+from evenstep.module.recorded import NumpyError, record, run_plain
 from evenstep.planning.unwrap import sharded_by
 
 # Frames of torch, of evenstep and of Python itself say nothing about where the user's code went wrong.
@@ -82,17 +85,65 @@ def check_parameters(model: nn.Module) -> None:
             )
 
 
-def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
-    """Return the exported program of a module on example inputs; its values and buffers stay untouched."""
-    said = io.StringIO()
+def program_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
+    """Return a module's operators on example inputs as one graph; its values, buffers and random numbers stay.
+
+    A symbolic run says what a module does whatever its data are. Where it gives up, and where sizes depend on the data
+    or draws decide which layers there are, a run on the example inputs is recorded instead.
+    """
+    program, gave_up = None, None
     try:
-        with warnings.catch_warnings(), _torch_silenced(), contextlib.redirect_stderr(said):
-            warnings.simplefilter("ignore")  # notes on attributes assigned during export; nothing a user can act on
-            program = torch.export.export(model, args, kwargs, strict=False)
+        program, drew = _exported(model, args, kwargs)
+        if not drew and has_fixed_sizes(program):
+            return program
     except Exception as error:
-        raise _explained(model, args, kwargs, error) from error
-    sys.stderr.write(said.getvalue())  # what the module itself had to say
+        gave_up = error
+    if (gave_up is None or _scripted(model) is None) and _have_values(model, args, kwargs):
+        try:
+            with _quiet():
+                return record(model, args, kwargs)
+        except Exception as error:
+            if gave_up is not None:
+                raise explained(model, args, kwargs, _reason(model, args, kwargs, gave_up, error)) from error
+    if program is None:
+        raise explained(model, args, kwargs, gave_up or TraceError()) from gave_up
     return program
+
+
+def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Program, bool]:
+    """Return the exported program, and whether a number that Python or numpy drew had a part in it."""
+    with _quiet(), Draws(model) as draws:
+        program = of_export(torch.export.export(model, args, kwargs, strict=False))
+    return program, draws.drew
+
+
+def _reason(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], gave_up: Exception, failed: Exception
+) -> Exception:
+    """Return why a module could be read neither way: it does not run, or else what the symbolic run said."""
+    if isinstance(failed, NumpyError):
+        return failed
+    try:
+        with _quiet():
+            run_plain(model, args, kwargs)
+    except Exception as error:
+        return error
+    return gave_up
+
+
+def _have_values(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Say whether no tensor is on the device 'meta', where nothing can be run."""
+    return not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers(), *_tensors((args, kwargs))))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch's notes to itself, and pass on what the module had to say if nothing went wrong."""
+    said = io.StringIO()
+    with warnings.catch_warnings(), _torch_silenced(), contextlib.redirect_stderr(said):
+        warnings.simplefilter("ignore")  # notes on attributes assigned during export; nothing a user can act on
+        yield
+    sys.stderr.write(said.getvalue())
 
 
 @contextlib.contextmanager
@@ -112,19 +163,26 @@ def _torch_silenced() -> Iterator[None]:
             logger.disabled = False
 
 
-def _explained(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> TraceError:
+def explained(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    error: Exception,
+    *,
+    what: str = "the example inputs",
+) -> TraceError:
+    """Return the one sentence that says why a module cannot be run on something, or read."""
     kind = type(model).__name__
     where = _users_line(error)
     text = f"{type(error).__name__} {error}".lower()
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            what = f"{kind} holds a ScriptModule, '{name}'" if name else f"{kind} is a ScriptModule"
-            return TraceError(
-                f"{what}, and compiled code cannot be read as a graph; plan the plain module it was made from, and "
-                "compile that after initialize_"
-            )
-    if "numpy() is not supported" in text:
+    if (name := _scripted(model)) is not None:
+        scripted = f"{kind} holds a ScriptModule, '{name}'" if name else f"{kind} is a ScriptModule"
+        return TraceError(
+            f"{scripted}, and compiled code cannot be read as a graph; plan the plain module it was made from, and "
+            "compile that after initialize_"
+        )
+    if isinstance(error, NumpyError) or "numpy() is not supported" in text:
         return TraceError(
             f"{kind} cannot be read as a graph: it hands a tensor to numpy{where}, and what happens there is not seen; "
             "use torch's own operators, or plan the parts on either side of it"
@@ -132,8 +190,8 @@ def _explained(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], 
     if any(mark in text for mark in _DATA_DEPENDENT):
         dropped = ", or call eval() first if it drops layers at random" if model.training else ""
         return TraceError(
-            f"{kind} cannot be read as a graph: its control flow depends on the data{where}; use torch.where there, "
-            f"or plan the parts on either side of it{dropped}"
+            f"{kind} cannot be read as a graph: its control flow depends on the data{where}; plan it on a device where "
+            f"it can run, so that it is read as it does, or use torch.where there{dropped}"
         )
     if "register a pytree" in text:
         return TraceError(
@@ -146,10 +204,25 @@ def _explained(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], 
             "or call eval() before the plan"
         )
     given = ", ".join(_shown(value) for value in (*args, *kwargs.values()))
-    return TraceError(
-        f"{kind} does not run on the example inputs ({given}){where}: {said[:300]}; give inputs as its forward takes "
-        "them, on the module's device"
-    )
+    remedy = remedy_of_types(model, (args, kwargs), said)
+    remedy = remedy or "give inputs as its forward takes them, on the module's device"
+    return TraceError(f"{kind} does not run on {what} ({given}){where}: {said[:300]}; {remedy}")
+
+
+def remedy_of_types(model: nn.Module, inputs: Any, reason: str) -> str:
+    """Say what to do about inputs of another type of number than a module's own, if that is the reason of an error."""
+    own = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+    types = [tensor.dtype for tensor in _tensors(inputs) if tensor.dtype != own]
+    if own is None or not types or not re.search(r"dtype|scalar type|[Ii]nput type", reason):
+        return ""
+    given = next((kind for kind in types if kind.is_floating_point), types[0])
+    call = {torch.float32: ".float()", torch.float64: ".double()"}.get(own, f".to({own})")
+    return f"the inputs are {given} and the parameters {own}: give inputs{call}"
+
+
+def _scripted(model: nn.Module) -> str | None:
+    """Return the name of the first module that is compiled code, None if there is none."""
+    return next((name for name, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)), None)
 
 
 def _users_line(error: Exception) -> str:

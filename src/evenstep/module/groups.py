@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import warnings
+from typing import Any
 
+import torch
 from torch import nn
-from torch.optim import SGD, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from evenstep.arguments import shown
 from evenstep.errors import InputError, PlanError
 from evenstep.module.apply import require_module_and_plan
+from evenstep.optim import Muon
 from evenstep.planning import Plan
-from evenstep.planning.groups import matched
+from evenstep.planning.groups import matched, matrices_of
+from evenstep.planning.optimizers import require_kind
 
-_ADAMS = (Adam, AdamW, NAdam, RAdam, Adamax)
 _CLOSE = 1e-6  # schedulers compute rates in their own order
+_STEPS_AHEAD = 1000
 
 
-def check_groups(model: nn.Module, plan: Plan, optimizer: Optimizer) -> float:
+def check_groups(model: nn.Module, plan: Plan, optimizer: Optimizer, scheduler: Any = None) -> float:
     """Return the base's learning rate that an optimiser is at now; raise where its groups are not the plan's.
 
     Whatever scales all groups by one factor passes: warm-up, decay, restarts. What raises: an optimiser built without
-    the plan, or from another copy of the module, schedulers that give all groups one rate, and an optimiser of another
-    kind than the plan's: Adam, SGD without momentum, or SGD with it. One of a class that torch does not have passes.
+    the plan, or from another copy of the module, schedulers that give all groups one rate, one that trains what the
+    plan has frozen, and an optimiser of another kind than the plan's: Adam, SGD without momentum, or SGD with it, Muon,
+    Lion; one whose Muon does not step the plan's hidden matrices and these alone. One of a class that torch does not
+    have passes. A `scheduler` of the optimiser is run ahead on a stand-in, 1000 steps or to its end, and raises where
+    it will make rates alike: floors such as `eta_min` do, as soon as they are reached.
 
     >>> import torch, evenstep as es
     >>> net = nn.Linear(8, 2)
@@ -33,10 +43,10 @@ def check_groups(model: nn.Module, plan: Plan, optimizer: Optimizer) -> float:
     require_module_and_plan(model, plan)
     if not isinstance(getattr(optimizer, "param_groups", None), list):
         raise InputError(f"the optimizer is {shown(optimizer)}; give a torch optimizer, which has param_groups")
-    _require_kind(plan, optimizer)
+    require_kind(plan, optimizer)
     rates = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
     pairs = [(planned, rates.get(id(parameter))) for planned, parameter in matched(model, plan)]
-    if lost := [planned.name for planned, rate in pairs if rate is None]:
+    if lost := [planned.name for planned, rate in pairs if rate is None and not planned.frozen]:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         raise PlanError(
             f"the optimizer does not hold '{lost[0]}'{more} of this {type(model).__name__}; build it from "
@@ -49,34 +59,51 @@ def check_groups(model: nn.Module, plan: Plan, optimizer: Optimizer) -> float:
         wanted = base * planned.lr_scale
         if not math.isclose(rate, wanted, rel_tol=_CLOSE, abs_tol=1e-30):
             raise PlanError(_unlike(planned.name, rate, wanted, len(set(rates.values())) == 1))
+    _require_sorted(plan, optimizer, [(planned.name, parameter) for planned, parameter in matched(model, plan)])
+    if scheduler is not None:
+        _require_even_schedule(optimizer, scheduler)
     return float(f"{base:.12g}")
 
 
-def _require_kind(plan: Plan, optimizer: Optimizer) -> None:
-    """Refuse an optimiser whose steps the plan's rates are not made for; one that torch does not have passes."""
-    kind, words = _kind(optimizer)
-    if kind is not None and kind != plan.optimizer:
-        raise PlanError(
-            f"the optimizer is {words}, and the plan is for '{plan.optimizer}', whose rates are of another size; plan, "
-            f"and search the base, with optimizer='{kind}'"
-        )
+def _require_sorted(plan: Plan, optimizer: Optimizer, named: list[tuple[str, Any]]) -> None:
+    """Refuse a Muon that steps other matrices than the plan's."""
+    if plan.optimizer_name != "muon" or not isinstance(optimizer, Muon):
+        return
+    matrices = matrices_of(plan)
+    by_muon = {id(p): group["muon"] for group in optimizer.param_groups for p in group["params"]}
+    for name, parameter in named:
+        stepped = by_muon.get(id(parameter), name in matrices)
+        if stepped != (name in matrices):
+            does = "steps" if stepped else "does not step"
+            raise PlanError(
+                f"the optimizer's Muon {does} '{name}', which {'is no' if stepped else 'is a'} hidden matrix of the "
+                "plan; build it by plan.optimizer(model), or from plan.param_groups(model) as they are"
+            )
 
 
-def _kind(optimizer: Optimizer) -> tuple[str | None, str]:
-    """Return what an optimiser is called in a plan, None where that cannot be told, and the same in words."""
-    name = type(optimizer).__name__
-    if isinstance(optimizer, _ADAMS):
-        return "adam", name
-    if not isinstance(optimizer, SGD):
-        return None, name
-    momenta = {float(group.get("momentum", 0.0)) for group in optimizer.param_groups}
-    if len({momentum > 0 for momentum in momenta}) > 1:
-        return None, name
-    return (
-        ("momentum", f"{name} with momentum {max(momenta):g}")
-        if max(momenta) > 0
-        else ("sgd", f"{name} without momentum")
-    )
+def _require_even_schedule(optimizer: Optimizer, scheduler: Any) -> None:
+    """Refuse a scheduler that will scale groups by different factors, found by running a copy of it ahead."""
+    if getattr(scheduler, "optimizer", None) is not optimizer:
+        raise InputError(f"the scheduler is {shown(scheduler)}; give one of this optimizer, such as CosineAnnealingLR")
+    settings = [{n: v for n, v in group.items() if n != "params"} for group in optimizer.param_groups]
+    stand_in = SGD([{**group, "params": [torch.zeros(1)]} for group in settings], lr=1.0)
+    start = [float(group["lr"]) for group in settings]
+    ahead = copy.deepcopy(scheduler, {id(optimizer): stand_in})
+    arguments = (1.0,) if isinstance(scheduler, ReduceLROnPlateau) else ()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's, on the order of steps
+        for step in range(1, _STEPS_AHEAD + 1):
+            try:
+                ahead.step(*arguments)
+            except ValueError:  # OneCycleLR has an end
+                return
+            factors = [float(g["lr"]) / rate for g, rate in zip(stand_in.param_groups, start, strict=True) if rate]
+            if max(factors, default=0.0) - min(factors, default=0.0) > _CLOSE * max(1.0, *factors):
+                raise PlanError(
+                    f"{type(scheduler).__name__} makes rates alike: {step} steps ahead one group is at "
+                    f"{min(factors):.4g} of its rate and another at {max(factors):.4g}; scale all groups by one "
+                    "factor: floors such as eta_min or min_lr have to be 0, or a list, one of each group"
+                )
 
 
 def _unlike(name: str, rate: float, wanted: float, one_rate: bool) -> str:

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.export.graph_signature import InputKind
-from torch.utils._pytree import tree_leaves
 
 from evenstep.graph.operators import Moments
 from evenstep.module.apply import draw_
@@ -42,8 +40,8 @@ def can_run(reading: Reading) -> bool:
     """Say whether a program can be run: tensors on the device 'meta' have no values, and loops may not end."""
     if any("while_loop" in str(node.target) for node in reading.program.graph.nodes):
         return False
-    values = (*reading.program.state_dict.values(), *reading.program.constants.values())
-    tensors = [value for value in (*values, *_given_inputs(reading)) if isinstance(value, Tensor)]
+    values = (*reading.program.tensors.values(), *reading.program.examples)
+    tensors = [value for value in values if isinstance(value, Tensor)]
     return not any(tensor.is_meta for tensor in tensors)
 
 
@@ -51,9 +49,9 @@ def forward_size(reading: Reading) -> float:
     """Return about how many multiplications by parameters one forward pass takes."""
     program, total = reading.program, 0.0
     sizes = {
-        spec.arg.name: program.state_dict[spec.target].shape
-        for spec in program.graph_signature.input_specs
-        if spec.kind == InputKind.PARAMETER and spec.target in program.state_dict
+        given.name: program.tensors[given.target].shape
+        for given in program.inputs
+        if given.kind == "parameter" and given.target in program.tensors
     }
     for node in program.graph.nodes:
         result = node.meta.get("val")
@@ -101,7 +99,7 @@ def _draw(reading: Reading, plan: Plan, seed: int) -> dict[str, tuple[Moments, i
             if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
                 seen[vertex] = _moments(value), value.numel()
 
-    devices = {value.device for value in reading.program.state_dict.values() if value.device.type == "cuda"}
+    devices = {value.device for value in reading.program.tensors.values() if value.device.type == "cuda"}
     with torch.no_grad(), torch.random.fork_rng(devices=[device.index for device in devices]):
         torch.manual_seed(seed)  # what the network itself draws: dropout
         forward = _Forward(reading.program.graph_module, see)
@@ -166,21 +164,18 @@ def _by_batch(target: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _arguments(reading: Reading, plan: Plan, seed: int) -> list[Any]:
     program = reading.program
-    inputs = _given_inputs(reading)
-    given, alone = iter(inputs), sum(isinstance(value, Tensor) for value in inputs) == 1
+    examples, alone = iter(program.examples), sum(isinstance(value, Tensor) for value in program.examples) == 1
     planned = {parameter.name: parameter for parameter in plan.parameters}
     rows = _table_rows(reading)
     arguments: list[Any] = []
-    for spec in program.graph_signature.input_specs:
-        name = getattr(spec.arg, "name", "")
-        if spec.kind == InputKind.USER_INPUT:
-            arguments.append(_shown(next(given), rows.get(name), _generator(name, seed), alone=alone))
-        elif spec.kind == InputKind.PARAMETER:
-            own = reading.own_names.get(str(spec.target), str(spec.target))
-            arguments.append(_parameter(program.state_dict[str(spec.target)], planned.get(own), own, seed))
+    for name, kind, target in program.inputs:
+        if kind == "input":
+            arguments.append(_shown(next(examples), rows.get(name), _generator(name, seed), alone=alone))
+        elif kind == "parameter":
+            own = reading.own_names.get(target, target)
+            arguments.append(_parameter(program.tensors[target], planned.get(own), own, seed))
         else:
-            held = program.state_dict if spec.target in program.state_dict else program.constants
-            value = held[str(spec.target)]
+            value = program.tensors[target]
             arguments.append(value.clone() if isinstance(value, Tensor) else value)  # batch norms write into theirs
     return arguments
 
@@ -204,11 +199,6 @@ def _generator(name: str, seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(name.encode()) + seed)
 
 
-def _given_inputs(reading: Reading) -> list[Any]:
-    args, kwargs = reading.program.example_inputs
-    return tree_leaves((args, kwargs))
-
-
 def _shown(value: Any, rows: int | None, generator: torch.Generator, *, alone: bool) -> Any:
     """Return what an input is shown as: data as standard Gaussians, masks beside them and indices as they came.
 
@@ -216,6 +206,7 @@ def _shown(value: Any, rows: int | None, generator: torch.Generator, *, alone: b
     """
     if not isinstance(value, Tensor):
         return value
+    value = value.clone()  # a network may change its inputs in place
     constant = value.numel() < 2 or bool((value == value.flatten()[0]).all())
     if value.is_floating_point():
         zeros_and_ones = not constant and bool(((value == 0) | (value == 1)).all())

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from evenstep.graph import Graph
 from evenstep.init import Initialisation
 from evenstep.module.checked import planned_as_measured
 from evenstep.module.trace import OnUnknown, read
-from evenstep.planning import BaseSearch, Plan, plan_network
+from evenstep.planning import BaseSearch, OptimizerLike, Plan, plan_network
 from evenstep.planning.concerns import report
-from evenstep.rules import Optimizer, Rule
+from evenstep.rules import Rule
 
 
 def plan(
@@ -26,7 +28,7 @@ def plan(
     base_graph: Graph | None = None,
     rule: str | Rule = "weighted",
     init: str | Initialisation = "conserve",
-    optimizer: Optimizer | None = None,
+    optimizer: OptimizerLike | None = None,
     on_unknown: OnUnknown = "raise",
     measure: bool | None = None,
     strict: bool = False,
@@ -36,7 +38,9 @@ def plan(
     `base` is the result of `search_lr`, or a learning rate as it finds them: the best one of the network `base_graph`,
     or without that of the one-hidden-layer chain of the same kind. Left out, the plan holds factors only. `init` is
     `conserve`, `degree` (the paper's), `he`, or `keep` for a plan of learning rates alone; `optimizer`, left out, is
-    the one the base was searched for; a bare learning rate does not say which it is for, so there it has to be given.
+    the one the base was searched for; a bare learning rate does not say which it is for, so there it has to be given:
+    `sgd`, `momentum`, `adam` (or `adamw`), `muon`, `lion`, a class such as `torch.optim.AdamW`, or an instance,
+    whose settings `plan.optimizer(model)` takes over, but for its learning rate.
 
     One forward pass with weights drawn as planned then measures what every vertex carries: where that is far from what
     was computed, a warning names the operator and the plan goes on from what was measured. The module itself is not
@@ -53,7 +57,22 @@ def plan(
     if isinstance(model, Graph):
         made, _ = make(model)
     else:
-        reading = read(model, example_inputs, example_kwargs=example_kwargs, on_unknown=on_unknown)
-        made = make(reading.graph)[0] if measure is False else planned_as_measured(reading, make, insist=measure)
+        with _own_generators_kept(model):
+            reading = read(model, example_inputs, example_kwargs=example_kwargs, on_unknown=on_unknown)
+            made = make(reading.graph)[0] if measure is False else planned_as_measured(reading, make, insist=measure)
+        made = made.with_measured({}, reading.program.remarks)
     report(made, strict=strict)
     return made
+
+
+@contextmanager
+def _own_generators_kept(model: nn.Module) -> Iterator[None]:
+    """Leave the random numbers that modules draw from generators of their own as they were."""
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    held = [value for module in modules for value in vars(module).values() if isinstance(value, torch.Generator)]
+    before = [(generator, generator.get_state()) for generator in held]
+    try:
+        yield
+    finally:
+        for generator, state in before:
+            generator.set_state(state)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import fx
-from torch.export import ExportedProgram
 
 from evenstep.graph.model import Graph
+from evenstep.module.program import Program
 
 # Operators that run a graph inside as it stands; others with graphs inside (cond, while_loop) choose and repeat.
 TRANSPARENT = ("wrap_with_set_grad_enabled", "wrap_with_autocast", "wrap", "tag_activation_checkpoint")
@@ -30,6 +30,6 @@ class Reading:
     """
 
     graph: Graph
-    program: ExportedProgram
+    program: Program
     makers: Mapping[str, Maker]
     own_names: Mapping[str, str]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,11 +11,9 @@ from typing import Any, Literal
 
 import torch
 from torch import fx, nn
-from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
 
 from evenstep.arguments import require_choice
-from evenstep.errors import EvenstepError, InputError, TraceError
+from evenstep.errors import EvenstepError, InputError, PlanWarning, TraceError, warn
 from evenstep.graph.expressions import affine
 from evenstep.graph.model import Edge, Graph, Parameter, Role, Vertex
 from evenstep.graph.norms import with_norms
@@ -26,12 +23,14 @@ from evenstep.module.entrywise import (
     composed,
     fill_of,
     is_drawn_exactly,
+    makes_zeros,
     mask_of,
     moved,
     one_activation,
     sums_copies,
 )
-from evenstep.module.exported import check_parameters, export, split_inputs
+from evenstep.module.exported import check_parameters, program_of, split_inputs
+from evenstep.module.fused import fused_parts
 from evenstep.module.handler_types import (
     Call,
     ConstantValue,
@@ -57,6 +56,7 @@ from evenstep.module.nodes import (
     written_by,
 )
 from evenstep.module.ops import handler_of, moves_entries, op_name
+from evenstep.module.program import Program
 from evenstep.module.reading import TRANSPARENT, Maker, Reading
 from evenstep.planning.concerns import NOT_USED
 from evenstep.planning.unwrap import own_name, unwrapped
@@ -73,18 +73,22 @@ def trace(
     example_kwargs: Mapping[str, Any] | None = None,
     on_unknown: OnUnknown = "raise",
 ) -> Graph:
-    """Return a module's graph, read from one symbolic run on example inputs; the module stays as it is.
+    """Return a module's graph, read from one run on example inputs; the module stays as it is.
 
     `example_inputs` is a tensor, a tuple of positional arguments or a mapping of keyword arguments; `example_kwargs`
     adds keyword arguments to positional ones. An operator without a handler raises, or with `on_unknown='identity'` is
     let through and every parameter it touches marked as outside the theory. The module is read in the mode it is in:
-    what only training uses (an auxiliary head) is seen in train mode alone, and a warning says so.
+    what only training uses (an auxiliary head) is seen in train mode alone, and a warning says so. The run is symbolic;
+    where that gives up it is a real one, and a warning says where what the module does depends on its data.
 
     >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
     >>> [edge.words() for edge in trace(net, torch.zeros(1, 8)).edges]
     ['weight', 'relu, then weight']
     """
-    graph = read(model, example_inputs, example_kwargs=example_kwargs, on_unknown=on_unknown).graph
+    reading = read(model, example_inputs, example_kwargs=example_kwargs, on_unknown=on_unknown)
+    for remark in reading.program.remarks:
+        warn(remark, PlanWarning)
+    graph = reading.graph
     if not model.training:
         _warn_of_unused(model, graph)
     return graph
@@ -107,7 +111,7 @@ def read(
     args, kwargs = split_inputs(example_inputs, example_kwargs)
     model = unwrapped(model)
     check_parameters(model)
-    program = export(model, args, kwargs)
+    program = program_of(model, args, kwargs)
     tracer = _Tracer(model, on_unknown)
     outputs = tracer.read(program)
     graph = tracer.graph(outputs)
@@ -119,10 +123,9 @@ def _warn_of_unused(model: nn.Module, graph: Graph) -> None:
     idle = [p.name for p in graph.parameters if p.trainable and p.note.startswith(NOT_USED)]
     if idle:
         more = f" and {len(idle) - 1} more" if len(idle) > 1 else ""
-        warnings.warn(
+        warn(
             f"{type(model).__name__} was read in eval mode, where '{idle[0]}'{more} is not used; if training uses it, "
-            "call train() before the plan",
-            stacklevel=3,
+            "call train() before the plan"
         )
 
 
@@ -194,41 +197,38 @@ class _Tracer:
         self.layouts = 0  # arrangements of entries that were met and cannot be told
         self.sizes: dict[str, float | None] = {}
         self.made: dict[str, Callable[[], Any]] = {}  # tensors computed from parameters and buffers, by name
+        self.parts: dict[str, tuple[int, ...]] = {}  # of weights that hold several projections
 
     # Reading
 
-    def read(self, program: ExportedProgram) -> list[str]:
+    def read(self, program: Program) -> list[str]:
         """Draw the whole program; return the vertices of its outputs."""
-        signature = program.graph_signature
         # Tensors that are neither parameters nor buffers: plain attributes, literals in the code.
         self.tensors |= {n: t for n, t in program.constants.items() if isinstance(t, torch.Tensor)}
+        self.parts = {self.canonical[name]: parts for name, parts in fused_parts(program).items()}
         values: dict[str, Any] = {}
         shapes = {n.name: shape_of(n.meta.get("val")) for n in program.graph.nodes if n.op == "placeholder"}
-        users = [s for s in signature.input_specs if s.kind == InputKind.USER_INPUT]
-        count = sum(shapes.get(getattr(s.arg, "name", "")) is not None for s in users)
+        users = [given for given in program.inputs if given.kind == "input"]
+        count = sum(shapes.get(given.name) is not None for given in users)
         nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-        self.dependent = dependents(program.graph, {getattr(spec.arg, "name", "") for spec in users})
-        for spec in signature.input_specs:
-            name = getattr(spec.arg, "name", "")
+        self.dependent = dependents(program.graph, {given.name for given in users})
+        for name, kind, target in program.inputs:
             shape = shapes.get(name)
             if shape is None:
                 values[name] = None
-            elif spec.kind == InputKind.PARAMETER:
-                own = self.canonical[str(spec.target)]
+            elif kind == "parameter":
+                own = self.canonical[target]
                 values[name] = ParameterValue((own,), shape, tensor=self._values_of(own))
-            elif spec.kind == InputKind.USER_INPUT:
+            elif kind == "input":
                 vertex = self.drawing.vertex("input" if count == 1 else f"input.{name}")
                 self.drawing.inputs.append(vertex)
                 self.drawing.makers[vertex] = Maker(nodes[name])
                 values[name] = SignalValue(vertex, shape)
             else:
-                values[name] = ConstantValue(shape, buffer=spec.target, tensor=self._values_of(str(spec.target)))
+                values[name] = ConstantValue(shape, buffer=target, tensor=self._values_of(target))
         results = self._walk(program.graph_module, values)
-        wanted = [
-            spec.kind == OutputKind.USER_OUTPUT for spec in signature.output_specs
-        ]  # the others are updated buffers
-        leaves = list(flattened(results))
-        kept = [leaf for leaf, want in zip(leaves, wanted, strict=False) if want and isinstance(leaf, SignalValue)]
+        leaves = zip(flattened(results), program.results, strict=False)
+        kept = [leaf for leaf, returned in leaves if returned and isinstance(leaf, SignalValue)]
         if not kept:
             raise TraceError(
                 f"no output of {type(self.model).__name__} depends on its inputs; return a tensor computed from them"
@@ -255,6 +255,8 @@ class _Tracer:
             return args[0][args[1]] if isinstance(args[0], list | tuple) else args[0]
         if str(node.target) in TRANSPARENT:
             return self._inline(next(a for a in args if isinstance(a, fx.GraphModule)), args)
+        if op_name(node.target).startswith("aten.broadcast_tensors."):  # each on its own, in one shape
+            return list(args[0])
         result = node.meta.get("val")
         require_fixed_size(node, result)
         call = Call(
@@ -265,6 +267,8 @@ class _Tracer:
             module_path(node),
             self._rms,
         )
+        if makes_zeros(call):
+            return each_output(result, lambda shape: ConstantValue(shape, fill=0.0))
         if self.promoted and joins(call.op):
             call = replace(call, args=fx.node.map_aggregate(call.args, self._joining))
         if not call.signals() and makes_a_signal(node, self.dependent):
@@ -496,7 +500,8 @@ class _Tracer:
 
     def _parameter(self, name: str, tensor: torch.Tensor, *, trainable: bool) -> Parameter:
         use = self.drawing.uses.get(name) or Parameter(name, "unscaled", note=self.not_used)
-        return replace(use, shape=tuple(tensor.shape), trainable=trainable, measured=self._rms(name))
+        parts = self.parts.get(name, ()) if use.role == "weight" else ()
+        return replace(use, shape=tuple(tensor.shape), trainable=trainable, measured=self._rms(name), parts=parts)
 
     def _rms(self, name: str) -> float | None:
         """Return the root mean square of a parameter or buffer, None where its values are not at hand."""

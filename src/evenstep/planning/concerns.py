@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from evenstep.errors import PlanError, PlanWarning
+from evenstep.errors import PlanError, PlanWarning, warn
 
 if TYPE_CHECKING:
     from evenstep.planning.plan import ParameterPlan, Plan
@@ -25,7 +24,7 @@ def report(plan: Plan, *, strict: bool = False) -> None:
     for remark in plan.warnings:
         if strict:
             raise PlanError(f"{remark} (strict=True makes this an error)")
-        warnings.warn(remark, PlanWarning, stacklevel=3)
+        warn(remark, PlanWarning)
 
 
 def concerns(plan: Plan) -> Iterator[str]:
@@ -47,7 +46,7 @@ def concerns(plan: Plan) -> Iterator[str]:
                 f"the output '{vertex.name}' starts at the huge second moment {vertex.second_moment:.3g}: a factor or "
                 "a sum before the readout, or after it, is taken as meant; average instead of summing"
             )
-    kept = [p for p in plan.parameters if p.kept and p not in loose]
+    kept = [p for p in plan.parameters if p.kept and not p.frozen and p not in loose]
     total = sum(math.prod(p.shape) for p in plan.parameters)
     part = sum(math.prod(p.shape) for p in kept) / total if total else 0.0
     if part > LARGEST_PART_KEPT:

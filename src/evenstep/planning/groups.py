@@ -2,59 +2,130 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from evenstep.arguments import require_number, shown
 from evenstep.errors import InputError, PlanError
+from evenstep.graph.matrices import Matrices, hidden_matrices
+from evenstep.graph.roles import roles
+from evenstep.planning.decay import decay_kind, decay_rate, decaying, group_decay, is_decoupled
 from evenstep.planning.unwrap import FLATTENED, is_module, named_parameters, unwrapped
+from evenstep.rules import steps_by_rate
 
 if TYPE_CHECKING:
     from evenstep.planning.plan import ParameterPlan, Plan
 
+_TORCH_EPS = 1e-8  # of torch's Adam, AdamW and NAdam
 
-def param_groups(model: Any, plan: Plan, *, lr: float | None, even_decay: bool, **options: Any) -> list[dict[str, Any]]:
+
+def param_groups(
+    model: Any,
+    plan: Plan,
+    *,
+    lr: float | None = None,
+    decay: str | None = None,
+    even_decay: bool = False,
+    no_decay: bool | None = None,
+    **options: Any,
+) -> list[dict[str, Any]]:
     """Return optimiser groups, one for each distinct learning rate, in the order of their first parameter.
 
-    A group has `params`, a real `lr`, a `name` and whatever `options` were given (such as `weight_decay`). With
-    `even_decay` every group's `weight_decay` is divided by its layers' own factor of the rate.
+    A group has `params`, a real `lr`, a `name` and whatever `options` were given (such as `weight_decay`). `decay` says
+    how weight decay goes with the rates, `no_decay` whether some parameters have none (see `evenstep.planning.decay`):
+    those are groups of their own, and so are Muon's matrices (`muon=True`, with their `layouts`). Parameters that the
+    plan has frozen are in none. Where the rule scales them, groups have an `eps` and a `weight_decay` of their own.
     """
-    if not isinstance(even_decay, bool):
-        raise InputError(f"even_decay is {shown(even_decay)}; give True or False")
-    decay = _decay(options) if even_decay else None
+    kind = decay_kind(decay, even_decay=even_decay)
+    weight_decay = decay_rate(kind, options)
+    spared = spares_some(plan, no_decay, options.get("weight_decay"))
     base = plan.base if lr is None else lr
     if base is None:
         raise PlanError("the plan holds factors only; give the base's learning rate: plan.param_groups(model, lr=...)")
     rate = require_number("lr", base, above=0)
-    for reserved in ("params", "name"):
-        if reserved in options:
-            raise InputError(f"option '{reserved}' is set by the plan; leave it out")
-    groups: dict[float, dict[str, Any]] = {}
+    reserved = ("params", "name", "muon", "layouts") if plan.optimizer_name == "muon" else ("params", "name")
+    for name in reserved:
+        if name in options:
+            raise InputError(f"option '{name}' is set by the plan; leave it out")
+    usual = _usual(plan, options)
+    decays = decaying(plan) if spared else frozenset(p.name for p in plan.parameters)
+    matrices = matrices_of(plan)
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for planned, parameter in matched(model, plan):
-        # Twelve digits: rates that differ by rounding alone belong together.
-        scale = float(f"{planned.lr_scale:.12g}")
-        if scale not in groups:
-            groups[scale] = {"params": [], "lr": rate * scale, "name": planned.name, **options}
-            if decay is not None:
-                groups[scale]["weight_decay"] = decay * plan.decay_scale(planned)
-        groups[scale]["params"].append(parameter)
+        if planned.frozen:
+            continue
+        scales = {"eps": planned.eps_scale, "weight_decay": planned.decay_scale}
+        scaled = {name: value * scales[name] for name, value in usual.items()}
+        if planned.name not in decays:
+            scaled["weight_decay"] = 0.0
+        elif weight_decay is not None:  # decay then is the rate's alone
+            scaled["weight_decay"] = group_decay(
+                kind, weight_decay, rate=rate * planned.lr_scale, decay_scale=plan.decay_scale(planned)
+            )
+        # Twelve digits: what differs by rounding alone belongs together.
+        scale, *others = (float(f"{value:.12g}") for value in (planned.lr_scale, *scaled.values()))
+        own = () if weight_decay is not None and planned.name in decays else tuple(others)
+        key = (scale, planned.name in decays, planned.name in matrices, own)
+        if key not in groups:
+            groups[key] = {"params": [], "lr": rate * scale, "name": planned.name, **options, **scaled}
+            if plan.optimizer_name == "muon":
+                groups[key] |= {"muon": planned.name in matrices, "layouts": []}
+        groups[key]["params"].append(parameter)
+        if planned.name in matrices:
+            groups[key]["layouts"].append(tuple(matrices[planned.name]))
     for group in groups.values():
         if len(group["params"]) > 1:
             group["name"] += f" (+{len(group['params']) - 1})"
     return list(groups.values())
 
 
-def _decay(options: dict[str, Any]) -> float:
-    """Return the weight decay among the options of all groups."""
-    remedy = ", which even_decay=True divides among the groups, or leave even_decay out"
-    return require_number("weight_decay", options.get("weight_decay"), least=0, remedy=remedy)
+def spares_some(plan: Plan, no_decay: bool | None, weight_decay: Any) -> bool:
+    """Return whether norms, biases, gates and embeddings have no decay: as said, else where decay is decoupled."""
+    if no_decay is not None and not isinstance(no_decay, bool):
+        raise InputError(f"no_decay is {shown(no_decay)}; give True, False, or leave it out")
+    decays = _is_number(weight_decay) and weight_decay > 0
+    if no_decay and not decays:
+        raise InputError(f"no_decay is True and weight_decay {shown(weight_decay)}; give a weight_decay above 0")
+    if no_decay is None:
+        class_name = str(plan.optimizer_options.get("class", "AdamW"))
+        return decays and steps_by_rate(plan.optimizer_name) and is_decoupled(class_name, plan.optimizer_options)
+    return no_decay
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def matrices_of(plan: Plan) -> Mapping[str, Matrices]:
+    """Return the matrices that Muon steps, by name; none where a plan is for another optimiser."""
+    if plan.optimizer_name != "muon":
+        return {}
+    live = plan.graph.live()
+    return hidden_matrices(live, roles(live))
+
+
+def _usual(plan: Plan, options: dict[str, Any]) -> dict[str, float]:
+    """Return the options that the plan scales, as they are where the factor is one; decay only where it is known."""
+    known = {"eps": _TORCH_EPS, **plan.optimizer_options, **options}
+    return {
+        name: require_number(name, known[name], least=0)
+        for name in ("eps", "weight_decay")
+        if plan.scales(name) and name in known
+    }
 
 
 def matched(model: Any, plan: Plan) -> list[tuple[ParameterPlan, Any]]:
     """Pair every parameter plan with its parameter; a plan for another model raises."""
     if not is_module(model):
         raise InputError(f"the model is {type(model).__name__}; give the torch.nn.Module that was planned")
-    own = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
     planned = {p.name: p for p in plan.parameters}
+    # Whether a parameter that the plan does not train asks for gradients is the user's choice.
+    own = {
+        name: p
+        for name, p in named_parameters(model).items()
+        if p.requires_grad or (name in planned and planned[name].frozen)
+    }
     kind = type(unwrapped(model)).__name__
     if any(type(module).__name__ == FLATTENED for module in model.modules()):
         raise PlanError(

@@ -8,20 +8,25 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import zip_longest
 from typing import Any
 
 from evenstep.arguments import shown
 from evenstep.errors import EvenstepError, PlanError
 from evenstep.graph import Graph
+from evenstep.planning.by_hand import frozen, scaled
 from evenstep.planning.concerns import concerns
+from evenstep.planning.decay import Decay
 from evenstep.planning.groups import param_groups
+from evenstep.planning.html import plan_html
+from evenstep.planning.optimizers import build_optimizer, choice_from
+from evenstep.planning.plain_values import check_values, is_number, require
 from evenstep.planning.words import format_plan, format_reason
-from evenstep.rules import OPTIMIZERS, Factor
+from evenstep.rules import Factor, Optimizer
 from evenstep.rules.rule import product
 
 FORMAT = "evenstep-plan/2"
 _OLDER_FORMATS = ("evenstep-plan/1",)
+_SCALED_BY_RULES = ("eps_factors", "decay_factors")
 
 
 @contextmanager
@@ -40,7 +45,8 @@ class ParameterPlan:
     """Hold the initialisation and the learning rate of one parameter.
 
     It starts from N(`mean`, `std`^2), or stays as it is where `kept`; `init_reason` says why. Its learning rate is the
-    base's times all `factors`. `notes` are further remarks.
+    base's times all `factors`, and none where it is `frozen`: then it is not trained. Adam's epsilon and weight decay
+    are the usual ones times `eps_factors` and `decay_factors`. `notes` are further remarks.
     """
 
     name: str
@@ -52,11 +58,24 @@ class ParameterPlan:
     role: str = "weight"
     shape: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    frozen: bool = False
+    eps_factors: tuple[Factor, ...] = ()
+    decay_factors: tuple[Factor, ...] = ()
+
+    @property
+    def eps_scale(self) -> float:
+        """Adam's epsilon, in units of the optimiser's."""
+        return product(self.eps_factors)
+
+    @property
+    def decay_scale(self) -> float:
+        """The weight decay that the rule asks for, in units of the optimiser's."""
+        return product(self.decay_factors)
 
     @property
     def lr_scale(self) -> float:
-        """The learning rate, in units of the base's."""
-        return product(self.factors)
+        """The learning rate, in units of the base's; 0 where the parameter is not trained."""
+        return 0.0 if self.frozen else product(self.factors)
 
     @property
     def reason(self) -> str:
@@ -82,8 +101,9 @@ class Plan:
     """Hold every trainable parameter exactly once, the rule that planned it, and the graph it was read from.
 
     `base` is the base's learning rate, None when the plan holds factors only. `lr_scale` is the factor of the whole
-    network (topology and kernel); single parameters add their width factor to it. `remarks` say where a forward pass
-    showed other signals than were computed.
+    network (topology and kernel); single parameters add their width factor to it. `optimizer_name` is the kind of step
+    that the rates are for, `optimizer_options` the class and settings, where the plan was made for some. `remarks` say
+    where a forward pass showed other signals than were computed, `history` where the base's rate comes from.
     """
 
     parameters: tuple[ParameterPlan, ...]
@@ -91,12 +111,14 @@ class Plan:
     base: float | None
     graph: Graph
     init: str = "conserve"
-    optimizer: str = "sgd"
+    optimizer_name: Optimizer = "sgd"
     factors: tuple[Factor, ...] = ()
     vertices: tuple[VertexPlan, ...] = field(default=(), repr=False)
     path_count: int = 0
     sum_cubed_depth: int = 0
     remarks: tuple[str, ...] = ()
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    history: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -112,6 +134,12 @@ class Plan:
             for v in self.vertices
         )
         return replace(self, vertices=tuple(vertices), remarks=(*self.remarks, *remarks))
+
+    def with_factor(self, factor: Factor) -> Plan:
+        """Return the plan with all rates multiplied by one more factor."""
+        shared = (*self.factors, factor)
+        parameters = (replace(p, factors=(*shared, *self.own_factors(p))) for p in self.parameters)
+        return replace(self, factors=shared, parameters=tuple(parameters))
 
     @property
     def lr_scale(self) -> float:
@@ -139,10 +167,19 @@ class Plan:
         """Return a table: what all parameters share, then what each got; `plan[name].reason` says why in full."""
         return format_plan(self)
 
+    def _repr_html_(self) -> str:
+        """Return the plan as a notebook shows it."""
+        return plan_html(self)
+
     def own_factors(self, parameter: ParameterPlan) -> tuple[Factor, ...]:
         """Return the factors of a parameter's rate that not all parameters share."""
         count = len(self.factors)
         return parameter.factors[count:] if parameter.factors[:count] == self.factors else parameter.factors
+
+    def scales(self, option: str) -> bool:
+        """Say whether parameters differ in an option of the optimiser's, `eps` or `weight_decay`."""
+        values = {"eps": "eps_factors", "weight_decay": "decay_factors"}
+        return option in values and any(getattr(p, values[option]) for p in self.parameters if not p.frozen)
 
     def decay_scale(self, parameter: ParameterPlan) -> float:
         """Return the factor that makes weight decay act equally on every layer.
@@ -153,15 +190,63 @@ class Plan:
         return self.lr_scale / parameter.lr_scale if parameter.lr_scale > 0 else 1.0
 
     def param_groups(
-        self, model: Any, *, lr: float | None = None, even_decay: bool = False, **options: Any
+        self,
+        model: Any,
+        *,
+        lr: float | None = None,
+        decay: Decay | None = None,
+        even_decay: bool = False,
+        no_decay: bool | None = None,
+        **options: Any,
     ) -> list[dict[str, Any]]:
         """Return ordinary optimiser groups of a torch module: each a real `lr` and a `name`, equal rates merged.
 
         `lr` is the base's learning rate and overrides the plan's own; further options, such as `weight_decay`, are
-        passed on to every group. With `even_decay` a group's `weight_decay` is multiplied by its `decay_scale`: all
-        parameters then decay at one pace, where torch's optimisers let those of small rates decay slowly.
+        passed on to every group. `decay` says how that goes with the rates: 'coupled' is torch's, one number for all,
+        so that parameters of small rates decay slowly; 'even' (or `even_decay=True`) multiplies it by a group's
+        `decay_scale`, so that all decay at one pace; 'independent' divides it by the group's rate, so that a step takes
+        `weight_decay` of every weight whatever its rate. With `no_decay` norms, biases, gates and embeddings have none;
+        left out that is so for plans for AdamW, Muon and Lion. Where the rule scales Adam's `eps` or `weight_decay`,
+        groups hold those too: times what is given here, or what the plan was made for, or torch's epsilon; decay that
+        neither says is left to the optimiser, unscaled. Frozen parameters are in no group.
         """
-        return param_groups(model, self, lr=lr, even_decay=even_decay, **options)
+        return param_groups(model, self, lr=lr, decay=decay, even_decay=even_decay, no_decay=no_decay, **options)
+
+    def optimizer(
+        self,
+        model: Any,
+        *,
+        lr: float | None = None,
+        decay: Decay | None = None,
+        even_decay: bool = False,
+        no_decay: bool | None = None,
+        **options: Any,
+    ) -> Any:
+        """Return the torch optimiser that the plan is for, over the groups of `param_groups`.
+
+        A plan for a class or an instance builds that class with those settings. One for a name builds what searches
+        train with: `torch.optim.SGD` for 'sgd', the same with Nesterov's momentum of 0.9 for 'momentum',
+        `torch.optim.AdamW` without weight decay for 'adam', `evenstep.optim.Muon` for 'muon' and `evenstep.optim.Lion`
+        for 'lion'. `options` override the settings: `weight_decay=0.1`, `betas=(0.9, 0.95)`, `fused=True`. `lr`,
+        `decay`, `even_decay` and `no_decay` are those of `param_groups`.
+        """
+        return build_optimizer(model, self, lr=lr, decay=decay, even_decay=even_decay, no_decay=no_decay, **options)
+
+    def scale(self, pattern: str, factor: float) -> Plan:
+        """Return the plan with the rates of all parameters whose names match a pattern multiplied by a factor.
+
+        `*` stands for any text, dots too: `plan.scale("*.bias", 2.0)`, `plan.scale("*", 0.5)` for all rates. The plan
+        keeps the factor among the others, with its reason.
+        """
+        return scaled(self, pattern, factor)
+
+    def freeze(self, pattern: str) -> Plan:
+        """Return the plan in which all parameters whose names match a pattern are not trained.
+
+        `initialize_` leaves their values as they are, and `param_groups` and `optimizer` leave them out. The module is
+        not changed: whether they ask for gradients (`requires_grad`) is yours, and either fits the plan.
+        """
+        return frozen(self, pattern)
 
     def to_dict(self, *, graph: bool = True) -> dict[str, Any]:
         """Return the plan as plain values; without the graph it cannot be loaded again."""
@@ -169,7 +254,8 @@ class Plan:
             "format": FORMAT,
             "rule": self.rule,
             "init": self.init,
-            "optimizer": self.optimizer,
+            "optimizer": self.optimizer_name,
+            "optimizer_options": dict(self.optimizer_options),
             "base": self.base,
             "lr_scale": self.lr_scale,
             "factors": [asdict(factor) for factor in self.factors],
@@ -177,6 +263,7 @@ class Plan:
             "sum_cubed_depth": self.sum_cubed_depth,
             "vertices": [asdict(vertex) for vertex in self.vertices],
             "remarks": list(self.remarks),
+            "history": list(self.history),
             "parameters": [_listed(parameter) for parameter in self.parameters],
         }
         return {**values, "graph": self.graph.to_dict()} if graph else values
@@ -228,89 +315,48 @@ class Plan:
 
     @classmethod
     def _from_values(cls, values: Mapping[str, Any]) -> Plan:
+        optimizer = choice_from(values["optimizer"], values.get("optimizer_options", {}))
         plan = cls(
             parameters=tuple(map(_parameter_of, values["parameters"])),
             rule=values["rule"],
             base=values["base"],
             graph=Graph.from_dict(values["graph"]),
             init=values["init"],
-            optimizer=values["optimizer"],
+            optimizer_name=optimizer.name,
             factors=tuple(Factor(**factor) for factor in values["factors"]),
             vertices=tuple(VertexPlan(**vertex) for vertex in values["vertices"]),
             path_count=values["path_count"],
             sum_cubed_depth=values["sum_cubed_depth"],
             remarks=tuple(values.get("remarks", ())),
+            optimizer_options=optimizer.options,
+            history=tuple(values.get("history", ())),
         )
-        _check_values(plan)
+        check_values(plan)
         rate = values["lr_scale"]
-        _require(_is_number(rate) and math.isclose(rate, plan.lr_scale), "lr_scale", rate)
+        require(is_number(rate) and math.isclose(rate, plan.lr_scale), "lr_scale", rate)
         return plan
 
     def _some(self) -> str:
         return ", ".join(f"'{p.name}'" for p in self.parameters[:3])
 
 
-def _check_values(plan: Plan) -> None:
-    """Raise a ValueError that names the first value of a plan read from text that no plan can hold."""
-    _require(isinstance(plan.rule, str), "rule", plan.rule)
-    _require(isinstance(plan.init, str), "init", plan.init)
-    _require(plan.optimizer in OPTIMIZERS, "optimizer", plan.optimizer)
-    _require(plan.base is None or (_is_number(plan.base) and plan.base > 0), "base", plan.base)
-    _require(type(plan.path_count) is int and plan.path_count > 0, "path_count", plan.path_count)
-    _require(type(plan.sum_cubed_depth) is int and plan.sum_cubed_depth >= 0, "sum_cubed_depth", plan.sum_cubed_depth)
-    for factor in (*plan.factors, *(factor for p in plan.parameters for factor in p.factors)):
-        _require(isinstance(factor.name, str) and isinstance(factor.why, str), "words of a factor", factor)
-    for factor in plan.factors:
-        _require(_is_number(factor.value) and factor.value > 0, f"factor '{factor.name}'", factor.value)
-    for vertex in plan.vertices:
-        _require(isinstance(vertex.name, str), "name of a vertex", vertex.name)
-        sizes = _is_number(vertex.second_moment) and vertex.second_moment >= 0 and type(vertex.in_degree) is int
-        sizes = sizes and (vertex.measured is None or (_is_number(vertex.measured) and vertex.measured >= 0))
-        _require(sizes, f"vertex '{vertex.name}'", (vertex.in_degree, vertex.second_moment, vertex.measured))
-    _require(all(isinstance(remark, str) for remark in plan.remarks), "remarks", plan.remarks)
-    for p in plan.parameters:
-        _require(isinstance(p.name, str), "name of a parameter", p.name)
-        _require(p.factors[: len(plan.factors)] == plan.factors, f"factors of '{p.name}'", p.factors)
-        _require(
-            all(isinstance(text, str) for text in (p.init_reason, p.role, *p.notes)), f"words of '{p.name}'", p.notes
-        )
-        for factor in p.factors:
-            _require(
-                _is_number(factor.value) and factor.value > 0, f"factor '{factor.name}' of '{p.name}'", factor.value
-            )
-        for name in ("std", "lr_scale", "mean"):
-            value = getattr(p, name)
-            _require(_is_number(value) and (value >= 0 or name == "mean"), f"{name} of '{p.name}'", value)
-        _require(isinstance(p.kept, bool), f"kept of '{p.name}'", p.kept)
-    planned = [(p.name, p.shape) for p in plan.parameters]
-    declared = [(p.name, p.shape) for p in plan.graph.parameters if p.trainable]
-    if planned != declared:
-        odd = next(pair for pair in zip_longest(planned, declared) if pair[0] != pair[1])
-        raise ValueError(f"its parameters are not those of its graph: it has {odd[0]} where the graph has {odd[1]}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _require(holds: bool, name: str, value: object) -> None:
-    if not holds:
-        raise ValueError(f"{name} is {value!r}")
-
-
 def _listed(parameter: ParameterPlan) -> dict[str, Any]:
     """Return a parameter's plan as plain values: its fields, and what follows from them for those who only read."""
     values = {f.name: getattr(parameter, f.name) for f in fields(parameter)}
     values["factors"] = [asdict(factor) for factor in parameter.factors]
+    for name in _SCALED_BY_RULES:  # left out by the rules that scale rates alone
+        if not (listed := values.pop(name)):
+            continue
+        values[name] = [asdict(factor) for factor in listed]
     return {**values, "lr_scale": parameter.lr_scale, "reason": parameter.reason}
 
 
 def _parameter_of(values: Mapping[str, Any]) -> ParameterPlan:
     """Rebuild a parameter's plan; its rate has to be the one that its factors give."""
     own = {name: value for name, value in values.items() if name not in ("lr_scale", "reason")}
-    own |= {"factors": tuple(Factor(**factor) for factor in own["factors"])}
+    own |= {name: tuple(Factor(**f) for f in own.get(name, ())) for name in ("factors", *_SCALED_BY_RULES)}
     made = ParameterPlan(**own | {"shape": tuple(own["shape"]), "notes": tuple(own["notes"])})
     rate = values["lr_scale"]
-    _require(_is_number(rate) and math.isclose(rate, made.lr_scale), f"lr_scale of '{made.name}'", rate)
-    _require(isinstance(values.get("reason", ""), str), f"reason of '{made.name}'", values.get("reason"))
+    require(is_number(rate) and math.isclose(rate, made.lr_scale), f"lr_scale of '{made.name}'", rate)
+    require(isinstance(values.get("reason", ""), str), f"reason of '{made.name}'", values.get("reason"))
     return made

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from numbers import Real
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from evenstep.arguments import require_choice, require_number, shown
+from evenstep.arguments import require_number, shown
 from evenstep.errors import InputError
 from evenstep.graph import Graph, Parameter, dag_cnn_graph, dag_mlp_graph
 from evenstep.graph.expression_names import is_plain
@@ -19,8 +20,11 @@ from evenstep.graph.networks import NormKind, Order
 from evenstep.graph.operators import Activation, Recurrent
 from evenstep.init import INITS, Initialisation, Network, initialisation
 from evenstep.planning.concerns import ON_NO_PATH
+from evenstep.planning.groups import matrices_of
+from evenstep.planning.optimizers import OptimizerChoice, OptimizerLike, optimizer_choice
 from evenstep.planning.plan import ParameterPlan, Plan, VertexPlan
-from evenstep.rules import OPTIMIZERS, RULES, Factor, Optimizer, RateFactors, Rule
+from evenstep.rules import RULES, Factor, Optimizer, RateFactors, Rule
+from evenstep.rules.rule import product, steps_by_rate
 
 # Widths of the one-hidden-layer chain that stands for a bare number: those our measurements were made at.
 BASE_WIDTH = {"mlp": 256, "cnn": 64}
@@ -49,16 +53,16 @@ def plan_graph(
     *,
     rule: str | Rule = "weighted",
     init: str | Initialisation = "conserve",
-    optimizer: Optimizer | None = None,
+    optimizer: OptimizerLike | None = None,
     base: BaseSearch | float | None = None,
     base_graph: Graph | None = None,
 ) -> Plan:
     """Return the plan of a graph, relative to a base.
 
-    `base` is a search (its `estimate` counts, else its `best`), or the learning rate found on `base_graph` (left out:
+    `base` is a search (its `rate` counts, else its `best`), or the learning rate found on `base_graph` (left out:
     the one-hidden-layer chain of the same kind, of `BASE_WIDTH` units and kernel 3), or left out for a plan that holds
-    factors only. `optimizer`, left out, is the one the base was searched for; with a bare learning rate it has to be
-    said, and factors alone are for `sgd`.
+    factors only. `optimizer`, as `optimizer_choice` takes it, is the one the base was searched for if left out; with a
+    bare learning rate it has to be said, and factors alone are for `sgd`.
     """
     return plan_network(graph, rule=rule, init=init, optimizer=optimizer, base=base, base_graph=base_graph)[0]
 
@@ -68,14 +72,13 @@ def plan_network(
     *,
     rule: str | Rule = "weighted",
     init: str | Initialisation = "conserve",
-    optimizer: Optimizer | None = None,
+    optimizer: OptimizerLike | None = None,
     base: BaseSearch | float | None = None,
     base_graph: Graph | None = None,
 ) -> tuple[Plan, Network]:
     """Return the plan of a graph as `plan_graph` does, and the network at its start that it was made from."""
     chosen, start = _chosen(rule), initialisation(init)
-    if optimizer is not None:
-        require_choice("optimizer", optimizer, OPTIMIZERS)
+    asked = None if optimizer is None else optimizer_choice(optimizer)
     _require_graph("graph", graph)
     rate, base_graph = _base(base, base_graph)
     if base_graph is not None:
@@ -83,9 +86,28 @@ def plan_network(
     _require_answer(base)
     _require_like(base, chosen)
     _require_trainable(graph)
-    kind = _optimizer(base, optimizer)
+    kind = _optimizer(base, asked)
     with _collector_paused():
-        return _planned(graph, chosen, start, kind, rate, base_graph)
+        plan, network = _planned(graph, chosen, start, kind, rate, base_graph)
+    if kind.name == "muon":
+        plan = _with_matrices(plan)
+    words = getattr(base, "words", "")
+    return replace(plan, history=(words,)) if words else plan, network
+
+
+def _with_matrices(plan: Plan) -> Plan:
+    """Return a plan for Muon that says which parameters it steps as matrices, or raise where there is none."""
+    matrices = matrices_of(plan)
+    if not matrices:
+        raise InputError(
+            "optimizer is 'muon', and the network has no hidden matrices for it to step: all its weights read the "
+            "input, give the output or are no matrices; plan with optimizer='adam' (AdamW)"
+        )
+    noted = (
+        replace(p, notes=(*p.notes, f"by Muon, {matrices[p.name].words()}")) if p.name in matrices else p
+        for p in plan.parameters
+    )
+    return replace(plan, parameters=tuple(noted))
 
 
 @contextmanager
@@ -104,23 +126,28 @@ def _planned(
     graph: Graph,
     rule: Rule,
     init: Initialisation,
-    optimizer: Optimizer,
+    optimizer: OptimizerChoice,
     rate: float | None,
     base_graph: Graph | None,
 ) -> tuple[Plan, Network]:
     base_init = INITS["conserve"] if init.keeps and base_graph is None else init
     base = Network(base_graph or chain_like(Network(graph, init).live), base_init)
     network = Network(graph, init.relative_to(base.readout_fan_in))
-    factors = rule.factors(network, base, optimizer)
+    factors = rule.factors(network, base, optimizer.name)
     _require_factors(rule, factors, graph)
+    if not network.init.keeps:
+        multipliers, starts = _products(factors.multipliers), _products(factors.starts)
+        if multipliers or starts:
+            network = replace(network, multipliers=multipliers, start_scales=starts)
     live, signal = network.live, network.signal
     plan = Plan(
-        parameters=_parameters(network, factors),
+        parameters=_parameters(network, factors, optimizer),
         rule=described(rule),
         base=rate,
         graph=graph,
         init=described(init),
-        optimizer=optimizer,
+        optimizer_name=optimizer.name,
+        optimizer_options=optimizer.options,
         factors=factors.shared,
         vertices=tuple(
             VertexPlan(vertex.name, live.in_degree(vertex.name), signal.vertices[vertex.name].second_moment)
@@ -132,8 +159,15 @@ def _planned(
     return plan, network
 
 
-def _parameters(network: Network, factors: RateFactors) -> tuple[ParameterPlan, ...]:
+def _products(factors: Mapping[str, tuple[Factor, ...]]) -> dict[str, float]:
+    """Return what the factors of every parameter multiply to, where that is not one."""
+    products = {name: product(listed) for name, listed in factors.items()}
+    return {name: value for name, value in products.items() if not math.isclose(value, 1.0, rel_tol=1e-12)}
+
+
+def _parameters(network: Network, factors: RateFactors, optimizer: OptimizerChoice) -> tuple[ParameterPlan, ...]:
     """Return the plan of every trainable parameter, in the graph's order."""
+    folds = _Folds.of(optimizer)
     own, joined = factors.own, dict[int, tuple[Factor, ...]]()  # layers of one kind share their factors: join them once
     planned = []
     for parameter in network.graph.parameters:
@@ -143,21 +177,69 @@ def _parameters(network: Network, factors: RateFactors) -> tuple[ParameterPlan, 
         rates = joined.get(id(of_layer))
         if rates is None:
             rates = joined[id(of_layer)] = (*factors.shared, *of_layer)
-        planned.append(_parameter(network, parameter, rates))
+        one = _parameter(network, parameter, rates)
+        planned.append(folds.into(one, factors) if factors.scales_more_than_rates else one)
     return tuple(planned)
+
+
+class _Folds(NamedTuple):
+    """Hold the powers of a multiplier that a parameter's rate, epsilon and decay take when it is multiplied out.
+
+    With W = a V, a step of V moves W by `a` times as much. V's gradient is `a` times W's: Adam divides that out but for
+    its epsilon, and SGD's step goes with it. Decay that acts through the rate shrinks V and W alike, so that over W's
+    rate it is as many times smaller; decay that is added to the gradient shrinks V by as much as its gradient does.
+    """
+
+    rate: int
+    eps: int
+    decay: int
+
+    @classmethod
+    def of(cls, optimizer: OptimizerChoice) -> _Folds:
+        """Return the powers for an optimiser."""
+        rate = 1 if steps_by_rate(optimizer.name) else 2
+        eps = -1 if optimizer.name in ("adam", "muon") else 0
+        return cls(rate, eps, -1 if optimizer.decouples_decay else -2)
+
+    def into(self, planned: ParameterPlan, factors: RateFactors) -> ParameterPlan:
+        """Return a parameter's plan with its rule's multipliers in it, and the rule's factors of epsilon and decay."""
+        name, multipliers = planned.name, factors.multipliers_of(planned.name)
+        rate, eps, decay = (
+            tuple(Factor(m.name, m.value**power, m.why) for m in multipliers if power)
+            for power in (self.rate, self.eps, self.decay)
+        )
+        start = "" if planned.kept or not (planned.std or planned.mean) else _start_words(factors.start_of(name))
+        return replace(
+            planned,
+            factors=(*planned.factors, *rate),
+            init_reason=planned.init_reason + start,
+            eps_factors=_unless_one((*factors.eps.get(name, ()), *eps)),
+            decay_factors=_unless_one((*factors.decay.get(name, ()), *decay)),
+        )
+
+
+def _unless_one(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:
+    return () if math.isclose(product(factors), 1.0) else factors
+
+
+def _start_words(factors: tuple[Factor, ...]) -> str:
+    kept = _unless_one(factors)
+    return "".join(f", x {factor.name} {factor.value:.4g} ({factor.why})" for factor in kept)
 
 
 def _parameter(network: Network, parameter: Parameter, factors: tuple[Factor, ...]) -> ParameterPlan:
     name, role = parameter.name, parameter.role
     mean, std, kept = 0.0, 0.0, False
-    if network.init.keeps or role == "unscaled" or (role == "weight" and name not in network.weights.std):
+    if name in network.tables:
+        std, start = network.tables[name], "as large as what it is added to, which it would drown"
+    elif network.init.keeps or role == "unscaled" or (role == "weight" and name not in network.weights.std):
         std, start, kept = parameter.measured or 0.0, "left as it is", True
     elif role == "weight":
         std, start = network.weights.std[name], network.weights.why[name]
     elif role == "bias":
         start = "starts at 0"
     else:
-        mean, start = 1.0, "starts at 1"
+        mean, start = network.multipliers.get(name, 1.0), "starts at 1"
     notes: tuple[str, ...] = () if not parameter.note else (parameter.note,)
     if role != "unscaled" and name not in network.roles.edges_of:
         notes = (ON_NO_PATH, *notes)
@@ -208,9 +290,11 @@ def _require_factors(rule: Rule, factors: object, graph: Graph) -> None:
     if not isinstance(factors, RateFactors):
         raise InputError(f"rule '{rule.name}' returned {type(factors).__name__}; return a RateFactors")
     names = {parameter.name for parameter in graph.parameters}
-    if unknown := [name for name in factors.own if name not in names]:
+    by_name = (factors.own, factors.multipliers, factors.counted, factors.starts, factors.eps, factors.decay)
+    if unknown := [name for group in by_name for name in group if name not in names]:
         raise InputError(f"rule '{rule.name}' returned factors for '{unknown[0]}', which the network does not have")
-    distinct = {id(group): group for group in (factors.shared, *factors.own.values())}
+    groups = (factors.shared, *(listed for group in by_name for listed in group.values()))
+    distinct = {id(group): group for group in groups}
     for factor in (factor for group in distinct.values() for factor in group):
         if not isinstance(factor.value, int | float) or not math.isfinite(factor.value) or factor.value <= 0:
             raise InputError(
@@ -223,10 +307,11 @@ def _require_like(base: BaseSearch | float | None, rule: Rule) -> None:
     searched = RULES.get(name_of(getattr(base, "rule", None) or ""))
     if searched is None or searched.layerwise == rule.layerwise:
         return
-    ways = {True: "rates that differ by layer width", False: "one rate for all layers"}
+    ways = {True: "rates that differ by layer", False: "one rate for all layers of a base"}
     raise InputError(
-        f"the base was searched with {ways[searched.layerwise]}, and rule '{rule.name}' plans {ways[rule.layerwise]}; "
-        f"search the base with plan=evenstep.plan(make_model(), example_inputs, rule='{rule.name}')"
+        f"the base was searched with {ways[searched.layerwise]}, and rule '{rule.name}' plans for "
+        f"{ways[rule.layerwise]}; search the base with plan=evenstep.plan(make_model(), example_inputs, "
+        f"rule='{rule.name}', base_graph=evenstep.trace(make_model(), example_inputs))"
     )
 
 
@@ -237,26 +322,29 @@ def _require_answer(base: BaseSearch | float | None) -> None:
         remedy = _NO_ANSWER.get(status, "search it again")
         raise InputError(
             f"the base's search has the status '{status}', and no rate to go on from: {remedy}; to take a rate all the "
-            "same give base=search.best, base_graph=search.graph and the optimizer"
+            "same give base=search.rate, base_graph=search.graph and the optimizer"
         )
 
 
-def _optimizer(base: BaseSearch | float | None, asked: Optimizer | None) -> Optimizer:
+def _optimizer(base: BaseSearch | float | None, asked: OptimizerChoice | None) -> OptimizerChoice:
     """Return the optimiser a plan is for: the one asked for, which has to be the base's where that is known."""
     searched: Optimizer | None = getattr(base, "optimizer", None)
-    if asked and searched and asked != searched:
+    if asked and searched and asked.name != searched:
         raise InputError(
-            f"the base was searched for optimizer '{searched}', and the plan is for '{asked}', whose rates are of "
-            f"another size; search the base with optimizer='{asked}'"
+            f"the base was searched for optimizer '{searched}', and the plan is for '{asked.name}', whose rates are of "
+            f"another size; search the base with optimizer='{asked.name}'"
         )
-    kind = asked or searched
-    if kind is None and base is not None:
+    if asked and (asked.options or not searched):
+        return asked
+    if searched:  # a bare name says no more than the base does: its settings are those that were searched with
+        return OptimizerChoice(searched, getattr(base, "optimizer_options", {}))
+    if base is not None:
         rate = f"the learning rate {float(base):g} alone" if isinstance(base, Real) else "a search that names none"
         raise InputError(
             f"the base is {rate}, and optimizer is not given; a rate is right for one optimizer only: say which, "
-            "'sgd', 'momentum' or 'adam'"
+            "'sgd', 'momentum', 'adam', 'muon' or 'lion'"
         )
-    return kind or "sgd"
+    return OptimizerChoice("sgd")
 
 
 def _require_graph(name: str, graph: object) -> None:
@@ -287,10 +375,6 @@ def _base(base: BaseSearch | float | None, base_graph: Graph | None) -> tuple[fl
     if isinstance(base, Real) and not isinstance(base, bool):  # numpy's numbers too
         return require_number("the base learning rate", base, above=0), base_graph
     if hasattr(base, "best") and hasattr(base, "graph"):
-        # The steady minimum transfers better than the largest rate that is as good, where the search knows both.
-        rate, base_graph = (
-            getattr(base, "estimate", None) or base.best,
-            base.graph if base_graph is None else base_graph,
-        )
-        return require_number("the base learning rate", rate, above=0), base_graph
+        rate = getattr(base, "rate", base.best)  # the steady minimum transfers better, where a search knows both
+        return require_number("the base learning rate", rate, above=0), base.graph if base_graph is None else base_graph
     raise InputError(f"base is {shown(base)}; give a search's result, a learning rate, or nothing")

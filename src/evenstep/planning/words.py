@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from evenstep.planning.optimizers import OptimizerChoice
 from evenstep.rules import Factor
 
 if TYPE_CHECKING:
@@ -19,7 +20,15 @@ def format_factors(factors: Iterable[Factor]) -> str:
 def format_reason(parameter: ParameterPlan) -> str:
     """Say in one line where a parameter's rate and its start come from."""
     notes = "".join(f"{note}; " for note in parameter.notes)
-    return f"{notes}lr: {format_factors(parameter.factors)}; init: {parameter.init_reason}"
+    rate = "not trained" if parameter.frozen else format_factors(parameter.factors)
+    scaled = "" if parameter.frozen else "".join(f"; {words}" for words in _scaled_words(parameter))
+    return f"{notes}lr: {rate}{scaled}; init: {parameter.init_reason}"
+
+
+def _scaled_words(parameter: ParameterPlan) -> list[str]:
+    """Say by what the rule multiplies epsilon and decay."""
+    kinds = (("eps", parameter.eps_factors), ("decay", parameter.decay_factors))
+    return [f"{name}: {format_factors(factors)}" for name, factors in kinds if factors]
 
 
 def shared_words(plan: Plan) -> str:
@@ -33,21 +42,45 @@ def own_words(plan: Plan, parameter: ParameterPlan, *, start: bool = False) -> s
     Without `start` only starting points other than zero are named.
     """
     begins = f"init: {parameter.init_reason}" if start else f"starts at {parameter.mean:g}" if parameter.mean else ""
-    own = plan.own_factors(parameter)
-    parts = (*parameter.notes, format_factors(own) if own else "", begins)
+    own = () if parameter.frozen else plan.own_factors(parameter)
+    scaled = () if parameter.frozen else _scaled_words(parameter)
+    parts = (*parameter.notes, format_factors(own) if own else "", *scaled, begins)
     return "; ".join(part for part in parts if part)
+
+
+def head_words(plan: Plan) -> str:
+    """Say what a plan was made by and for."""
+    base = "factors only" if plan.base is None else f"base learning rate {plan.base:g}"
+    optimizer = OptimizerChoice(plan.optimizer_name, plan.optimizer_options)
+    return f"Plan by rule '{plan.rule}', init '{plan.init}', optimizer {optimizer}, {base}"
+
+
+def table_head(plan: Plan) -> tuple[str, str, str, str, str]:
+    """Return the titles of a plan's columns."""
+    return "parameter", "shape", "std", "lr_scale" if plan.base is None else "lr", "of its own"
+
+
+def row_words(plan: Plan, parameter: ParameterPlan) -> tuple[str, str, str, str, str]:
+    """Return what a parameter got, column by column."""
+    rate = parameter.lr_scale if plan.base is None else plan.base * parameter.lr_scale
+    return (
+        parameter.name,
+        "x".join(map(str, parameter.shape)),
+        "kept" if parameter.kept else f"{parameter.std:.4g}",
+        rate_words(parameter, rate),
+        own_words(plan, parameter),
+    )
+
+
+def rate_words(parameter: ParameterPlan, rate: float) -> str:
+    """Return a rate of a parameter's, or that it has none."""
+    return "frozen" if parameter.frozen else f"{rate:.4g}"
 
 
 def format_plan(plan: Plan) -> str:
     """Return a table: what all parameters share, then what each got."""
-    base = "factors only" if plan.base is None else f"base learning rate {plan.base:g}"
-    head = f"Plan by rule '{plan.rule}', init '{plan.init}', optimizer '{plan.optimizer}', {base}"
-    rows = [("parameter", "shape", "std", "lr_scale" if plan.base is None else "lr", "of its own")]
-    for p in plan.parameters:
-        std = "kept" if p.kept else f"{p.std:.4g}"
-        rate = p.lr_scale if plan.base is None else plan.base * p.lr_scale
-        rows.append((p.name, "x".join(map(str, p.shape)), std, f"{rate:.4g}", own_words(plan, p)))
+    rows = [table_head(plan), *(row_words(plan, parameter) for parameter in plan.parameters)]
     i, j, k, m = (max(len(row[column]) for row in rows) for column in range(4))
     lines = [f"{a:<{i}}  {b:<{j}}  {c:>{k}}  {d:>{m}}  {e}".rstrip() for a, b, c, d, e in rows]
     warned = [f"Warning: {text}" for text in plan.warnings]
-    return "\n".join([head, f"All rates: {shared_words(plan)}", *lines, *warned])
+    return "\n".join([head_words(plan), *plan.history, f"All rates: {shared_words(plan)}", *lines, *warned])

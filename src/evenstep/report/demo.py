@@ -27,7 +27,7 @@ def draw_demo(demo: Demo, path: Path) -> None:
 def _searches(axes: Axes, demo: Demo) -> None:
     for (kind, search), colour in zip(demo.bases.items(), (_TRANSFERRED, "#5f8f3e"), strict=False):
         points = [(lr, loss) for lr, loss in zip(search.grid, search.mean_losses, strict=True) if math.isfinite(loss)]
-        rate = search.estimate or search.best  # what plans start from
+        rate = search.rate
         axes.plot(*zip(*points, strict=True), "o-", color=colour, label=f"{kind}: {rate:.3g}")
         axes.axvline(rate, color=colour, linestyle=":", linewidth=1)
     axes.set(xscale="log", xlabel="learning rate", ylabel="training loss after one epoch")

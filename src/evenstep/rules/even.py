@@ -7,12 +7,21 @@ writes as many units as it reads, or under Adam has the network's mean width: it
 gains of norms. What is added to a signal, a bias or a table of positions, goes with that signal's size, or under SGD
 with its square; a table with its own where that is more.
 
+Lion's step is the sign of its momentum: one rate per entry, as large as Adam's, so its rates go as Adam's. Muon's step
+on a matrix of r rows and c columns is orthogonal: min(r, c) singular values of one, so its squares add up to min(r, c)
+and its root mean square is sqrt(min(r, c) / (r c)) = 1 / sqrt(max(r, c)). We take it times 0.2 sqrt(max(r, c)), as
+Moonlight does (Liu et al. 2025), and it is 0.2 of its rate, as Adam's is measured to be: a matrix then goes with its
+standard deviation as well, whatever its shape, and one base rate serves both.
+
 A weight that starts near zero has its size to come. So readouts count as large as `conserve` draws them, however they
 start, and weights that are kept as they are count as large as torch draws linear layers at least.
 
 Between networks of different width a layer is compared with *the same layer* of the base, as muP has it: under Adam
 rates fall with width, and what stands at the input or is a readout keeps the ratio to hidden layers that it has at the
-base's width.
+base's width. The power of width is one, though deviations fall with its root: Adam's step lies along what the weight
+reads, and adds up over all its entries. Muon's does not. Its singular values all are 0.2 sqrt(max(r, c)) times the
+rate, so what it makes of any input grows with the root of width: rates of its matrices fall with the root, which is the
+even step.
 """
 
 from __future__ import annotations
@@ -24,12 +33,13 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.graph import Parameter
+from evenstep.graph.matrices import hidden_matrices
 from evenstep.graph.model import COMPUTED_FROM, EMBEDDING
 from evenstep.graph.operators import Average, Gate, Offset, Recurrent, moments_of
 from evenstep.graph.roles import LayerPosition
 from evenstep.init import Conserve, Network
-from evenstep.rules.layers import geometric_mean
-from evenstep.rules.rule import Factor, Optimizer, product
+from evenstep.rules.layers import geometric_mean, position_in
+from evenstep.rules.rule import Factor, Optimizer, product, steps_by_rate
 from evenstep.rules.width import POSITIONS, hidden_width
 
 
@@ -42,11 +52,11 @@ class Use(NamedTuple):
 
     def unit_step(self, optimizer: Optimizer) -> float:
         """Return the rate that a weight of fan_in var(W) = 1 would have."""
-        return self.fan_in**-0.5 if optimizer == "adam" else math.sqrt(self.units_out / self.units_in)
+        return self.fan_in**-0.5 if steps_by_rate(optimizer) else math.sqrt(self.units_out / self.units_in)
 
     def step(self, std: float, optimizer: Optimizer) -> float:
         """Return the rate at which a weight of a standard deviation moves by an even part of it."""
-        return std if optimizer == "adam" else self.fan_in * std**2 * self.unit_step(optimizer)
+        return std if steps_by_rate(optimizer) else self.fan_in * std**2 * self.unit_step(optimizer)
 
 
 def even_steps(
@@ -57,6 +67,7 @@ def even_steps(
     std, usual, gates = _sizes(network, reference), _usual(network, optimizer), _names_of_gates(network)
     averages = _averages(network, optimizer, pooled_variance_floor)
     wider = hidden_width(network) / hidden_width(base)
+    matrices = hidden_matrices(network.live, network.roles) if optimizer == "muon" else {}
     found: dict[str, tuple[Factor, ...]] = {}
     pending: list[Parameter] = []
     for parameter in network.live.parameters:
@@ -66,14 +77,15 @@ def even_steps(
             if step > 0:
                 found[name] = (
                     _size_factor(step, usual),
-                    *_width_factors(wider, _position(network, parameter), optimizer),
+                    *_width_factors(wider, position_in(network, parameter), optimizer, orthogonal=name in matrices),
                     *averages.get(name, ()),
                 )
         elif parameter.note == COMPUTED_FROM:
             pending.append(parameter)
         elif parameter.role in ("bias", "unscaled") and name not in gates:
             sizes = list(_added_to(network, parameter, reference.readout_second_moment))
-            if sizes and (factor := _added_factor(parameter, min(sizes), usual, optimizer)).value != 1.0:
+            own = network.tables.get(name, parameter.measured or 0.0)
+            if sizes and (factor := _added_factor(parameter, own, min(sizes), usual, optimizer)).value != 1.0:
                 found[name] = (factor,)
     for parameter in pending:  # what a weight is computed from goes as the weight would
         edges = (network.live.edges[edge_index] for edge_index in network.roles.edges_of.get(parameter.name, ()))
@@ -106,9 +118,14 @@ def _size_factor(step: float, usual: float) -> Factor:
     return Factor("size", step / usual, f"{step:.3g} / usual {usual:.3g}")
 
 
-def _width_factors(wider: float, position: LayerPosition, optimizer: Optimizer) -> tuple[Factor, ...]:
-    """Return the factor of a network that is wider than its base, none at the base's width."""
-    power = (-1.0 if optimizer == "adam" else 0.0) + (0.0 if position == "hidden" else 0.5)
+def _width_factors(
+    wider: float, position: LayerPosition, optimizer: Optimizer, *, orthogonal: bool
+) -> tuple[Factor, ...]:
+    """Return the factor of a network that is wider than its base, none at the base's width.
+
+    The steps of an `orthogonal` matrix go on in all directions alike: they grow with the root of width alone.
+    """
+    power = (-1.0 if steps_by_rate(optimizer) else 0.0) + (0.5 if orthogonal or position != "hidden" else 0.0)
     if math.isclose(wider, 1.0) or not power:
         return ()
     return (Factor("width", math.pow(wider, power), f"{wider:.3g} times the base's"),)
@@ -127,17 +144,17 @@ def _averages(network: Network, optimizer: Optimizer, floor: float) -> Mapping[s
         left = math.prod(operator.variance_kept for operator in operators if isinstance(operator, Average))
         if left < 1:
             left = max(left, floor)
-            factor = Factor("average", left ** (-0.5 if optimizer == "adam" else -1.0), f"leaves {left:.4g}")
+            factor = Factor("average", left ** (-0.5 if steps_by_rate(optimizer) else -1.0), f"leaves {left:.4g}")
             found |= dict.fromkeys(network.live.edges[head.edge_index].parameters, (factor,))
     return found
 
 
-def _added_factor(parameter: Parameter, second_moment: float, usual: float, optimizer: Optimizer) -> Factor:
-    by_signal = math.sqrt(second_moment) if optimizer == "adam" else second_moment
+def _added_factor(parameter: Parameter, std: float, second_moment: float, usual: float, optimizer: Optimizer) -> Factor:
+    by_signal = math.sqrt(second_moment) if steps_by_rate(optimizer) else second_moment
     is_table = parameter.role == "unscaled" and sum(size > 1 for size in parameter.shape) > 1
-    own = Use(1, 1, parameter.shape[-1] if is_table else 1).step(parameter.measured or 0.0, optimizer) / usual
+    own = Use(1, 1, parameter.shape[-1] if is_table else 1).step(std, optimizer) / usual
     if is_table and own > by_signal:
-        return Factor("size", own, f"a table of std {parameter.measured:.3g}")
+        return Factor("size", own, f"a table of std {std:.3g}")
     return Factor("size", by_signal, f"added to second moment {second_moment:.3g}")
 
 
@@ -152,26 +169,18 @@ def _usual(network: Network, optimizer: Optimizer) -> float:
 
     Under Adam the geometric mean of the hidden ones, or of readouts where there are none.
     """
-    if optimizer != "adam":
+    if not steps_by_rate(optimizer):
         return 1.0
     for position in POSITIONS:
         steps = [
             use.unit_step(optimizer)
             for parameter in network.live.parameters
-            if parameter.name in network.weights.std and _position(network, parameter) == position
+            if parameter.name in network.weights.std and position_in(network, parameter) == position
             for use in _uses(network, parameter)
         ]
         if steps:
             return geometric_mean(steps)
     return 1.0
-
-
-def _position(network: Network, parameter: Parameter) -> LayerPosition:
-    """Return where a weight stands; of a recurrent block at the input only what reads the input stands there."""
-    position = network.roles.position_of(parameter.name)
-    blocks = [network.live.edges[edge_index].weight for edge_index in network.roles.edges_of[parameter.name]]
-    inside = any(isinstance(weight, Recurrent) and parameter.fan_in != weight.fan_in for weight in blocks)
-    return "hidden" if inside else position
 
 
 def _uses(network: Network, parameter: Parameter) -> Iterator[Use]:

@@ -95,6 +95,14 @@ def _layer(position: LayerPosition, weight: Weight, parameter: Parameter | None 
     return Layer(position, float(reads), float(weight.units_out), weight.groups)
 
 
+def position_in(network: Network, parameter: Parameter) -> LayerPosition:
+    """Return where a weight stands; of a recurrent block at the input only what reads the input stands there."""
+    position = network.roles.position_of(parameter.name)
+    blocks = [network.live.edges[edge_index].weight for edge_index in network.roles.edges_of[parameter.name]]
+    inside = any(isinstance(weight, Recurrent) and parameter.fan_in != weight.fan_in for weight in blocks)
+    return "hidden" if inside else position
+
+
 def geometric_mean(values: list[float]) -> float:
     """Return the geometric mean of positive numbers."""
     return math.exp(sum(map(math.log, values)) / len(values))

@@ -1,34 +1,44 @@
-"""muP in its spectral form: every layer's rate by its width, and nothing else."""
+"""muP: layers are compared with the same layers of a narrower network (Yang et al. 2022, arXiv 2203.03466)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evenstep.graph.fields import require_valid_fields
 from evenstep.init import Network
-from evenstep.rules.layers import for_every_layer
-from evenstep.rules.rule import Factor, Optimizer, RateFactors
-from evenstep.rules.width import hidden_width, width_factor
+from evenstep.rules.relative import Part, Ratios, Relation, Size, related
+from evenstep.rules.rule import Optimizer, RateFactors
 
 
 @dataclass(frozen=True)
 class Mup:
-    """Scale each layer with width; blind to depth and topology.
+    """Scale with width as the package `mup` does; blind to depth and topology.
 
-    An input layer counts as reading `min_input_fan_in` of the base's width at least.
+    Under Adam hidden matrices go at 1 / m_N of the base's rate and all else at the rate itself; under SGD matrices go
+    by the ratio of their fan_out to their fan_in and vectors by m_N. Decay keeps its pace, and what readouts give is
+    divided by m_N.
     """
 
-    min_input_fan_in: float = 1 / 8  # bounds the rate of layers that read very little
     name: str = "mup"
-    layerwise: bool = True
-
-    def __post_init__(self) -> None:
-        require_valid_fields(self)
+    layerwise: bool = False
 
     def factors(self, network: Network, base: Network, optimizer: Optimizer) -> RateFactors:
-        """Return the width factor of every layer."""
-        width = hidden_width(base)
-        own = for_every_layer(
-            network, lambda layer, _: (width_factor(layer, width, optimizer, floor=self.min_input_fan_in),)
+        """Return the factors of every parameter, all one for a network that is its own base."""
+        ratios = Ratios.of(network, base)
+        return related(
+            network,
+            optimizer,
+            ratios.found,
+            lambda part: in_width(part, ratios),
+            scales_eps=False,
+            even_pace=False,
         )
-        return RateFactors((Factor("topology", 1.0, "mup: blind to topology"),), own)
+
+
+def in_width(part: Part, ratios: Ratios) -> Relation:
+    """Relate a parameter to that of a narrower base: readouts divide the gradients of all that comes before them."""
+    if part.position == "readout" and part.kind == "matrix":
+        return Relation(gradient=Size(1 / ratios.readout), counted=ratios.readout_factors())
+    if part.kind == "scalar":
+        return Relation()
+    rate = 1 / ratios.width if part.kind == "matrix" and part.position == "hidden" else 1.0
+    return Relation(rate=Size(rate), gradient=Size(1 / ratios.width))

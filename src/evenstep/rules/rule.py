@@ -9,8 +9,13 @@ from typing import Literal, Protocol, get_args
 
 from evenstep.init import Network
 
-Optimizer = Literal["sgd", "momentum", "adam"]
+Optimizer = Literal["sgd", "momentum", "adam", "muon", "lion"]
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
+
+
+def steps_by_rate(optimizer: Optimizer) -> bool:
+    """Say whether a step is as large as its rate, whatever the gradient's size: Adam's, Lion's, Muon's."""
+    return optimizer in ("adam", "muon", "lion")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +29,35 @@ class Factor:
 
 @dataclass(frozen=True)
 class RateFactors:
-    """Hold the factors of all parameters' rates: those that all share, and those that each has besides."""
+    """Hold a rule's factors: those that all parameters' rates share, and by name what single parameters have besides.
+
+    `own` are factors of the rate, `eps` and `decay` of Adam's epsilon and of weight decay, and `starts` of the standard
+    deviation that the initialisation draws for weights. `multipliers` multiply what a weight, a bias or a gain gives:
+    the plan folds them into its start, rate, epsilon and decay, so that the module stays as it is. `counted` are
+    multipliers too, which the initialisation draws weights by already: they leave starts alone. All other factors are
+    those of the network with the multipliers in it. See `docs/rules.md`.
+    """
 
     shared: tuple[Factor, ...]
     own: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)
+    multipliers: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)
+    counted: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)
+    starts: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)
+    eps: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)
+    decay: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)
+
+    @property
+    def scales_more_than_rates(self) -> bool:
+        """Whether more than rates is scaled."""
+        return bool(self.multipliers or self.counted or self.starts or self.eps or self.decay)
+
+    def start_of(self, name: str) -> tuple[Factor, ...]:
+        """Return the factors of a parameter's start, its multipliers among them."""
+        return (*self.multipliers.get(name, ()), *self.starts.get(name, ()))
+
+    def multipliers_of(self, name: str) -> tuple[Factor, ...]:
+        """Return all multipliers of a parameter."""
+        return (*self.counted.get(name, ()), *self.multipliers.get(name, ()))
 
 
 class Rule(Protocol):
@@ -39,7 +69,7 @@ class Rule(Protocol):
 
     @property
     def layerwise(self) -> bool:
-        """Whether layers have factors of their own; a base that trained without them then does not serve."""
+        """Whether a base's layers have factors of their own; a base that trained without them then does not serve."""
 
     def factors(self, network: Network, base: Network, optimizer: Optimizer) -> RateFactors:
         """Return the factors of every parameter's rate, relative to the base's."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from evenstep.graph.fields import require_valid_fields
 from evenstep.init import Network
 from evenstep.rules.even import even_steps
-from evenstep.rules.rule import Factor, Optimizer, RateFactors
+from evenstep.rules.rule import Factor, Optimizer, RateFactors, steps_by_rate
 from evenstep.signal import WalkStatistics, walk_statistics
 
 
@@ -75,7 +75,7 @@ class Weighted:
         """Return the score for each way to count kernels."""
         heads, signal = network.roles.heads, network.signal
         x, y = self.depth_power, self.size_power
-        if optimizer == "adam":
+        if steps_by_rate(optimizer):
             x, y = self.adam_depth_power, self.adam_size_power
         sizes = [1.0] * len(heads)
         if not network.init.undoes_growth:
@@ -102,7 +102,9 @@ class Weighted:
     def _depth(self, back: WalkStatistics, to_come: int, optimizer: Optimizer) -> float:
         """Return what depth costs at a head, the activations still to come included."""
         offset = self.depth_offset + to_come
-        return back.third_moment(offset) if optimizer == "adam" else back.second_moment(offset) * (back.shared + offset)
+        if steps_by_rate(optimizer):
+            return back.third_moment(offset)
+        return back.second_moment(offset) * (back.shared + offset)
 
 
 def _mean(values: list[float]) -> float:

@@ -8,10 +8,12 @@ colours, one row of an embedding): it counts as a part of the base's width at le
 
 from __future__ import annotations
 
+import math
+
 from evenstep.graph.roles import LayerPosition
 from evenstep.init import Network
 from evenstep.rules.layers import Layer, geometric_mean, layers_of
-from evenstep.rules.rule import Factor, Optimizer
+from evenstep.rules.rule import Factor, Optimizer, steps_by_rate
 
 # Where a base's width is looked for, in this order.
 POSITIONS: tuple[LayerPosition, ...] = ("hidden", "readout", "input")
@@ -33,10 +35,21 @@ def width_factor(layer: Layer, base_width: float, optimizer: Optimizer, *, floor
     """
     at_input = layer.position == "input"
     counted = max(layer.units_in, floor * base_width) if at_input else layer.units_in
-    if optimizer == "adam":
+    if optimizer == "muon" and layer.position == "hidden":
+        return _orthogonal(layer, base_width)
+    if steps_by_rate(optimizer):
         counted *= 1 if at_input else layer.groups
         over, what = base_width, f"base's width {base_width:.4g}"
     else:
         over, what = layer.units_out, f"{layer.units_out:.4g} out"
     note = "" if counted == layer.units_in else f" counted as {counted:.4g}"
     return Factor("width", over / counted, f"{what} / {layer.units_in:.4g} in{note}")
+
+
+def _orthogonal(layer: Layer, base_width: float) -> Factor:
+    """Return the factor of a hidden matrix under Muon: its largest singular value is to be sqrt(out / in).
+
+    Its step's is the rate times sqrt(max(in, out)).
+    """
+    value = math.sqrt(base_width * layer.units_out / layer.units_in / max(layer.units_in, layer.units_out))
+    return Factor("width", value, f"{layer.units_out:.4g} out, {layer.units_in:.4g} in, base's width {base_width:.4g}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from torch import nn
@@ -21,8 +21,9 @@ from evenstep.graph import Graph
 from evenstep.planning import Plan
 from evenstep.rules import OPTIMIZERS
 from evenstep.search import plain_values
+from evenstep.search.fields import Data, words
 from evenstep.search.first_step import Changes, RecordedModules, measure, recorded_modules
-from evenstep.search.job import Data, Job, made
+from evenstep.search.job import Job, made
 from evenstep.search.recipe import Loss, Recipe
 from evenstep.search.tensors import as_tensors
 
@@ -232,7 +233,7 @@ def check(
     steps: int = 3,
     batch_size: int = 64,
     seeds: int = 8,
-    loss: Loss = functional.cross_entropy,
+    loss: Loss | None = None,
     compare: Compare = "auto",
     tolerance: float | None = None,
     notify: Callable[[str], None] = lambda _: None,
@@ -243,13 +244,14 @@ def check(
     base's learning rate, by default the plan's own; the optimiser is the plans'. `compare='auto'` judges every layer
     where the networks differ in size alone, and what the readouts read where they differ in topology.
     """
-    recipe, rates = _recipe(networks, lr, batch_size, loss)
+    recipe, rates = _recipe(networks, lr, batch_size, loss or functional.cross_entropy)
     for name, value in (("steps", steps), ("seeds", seeds)):
         require_whole(name, value)
     require_function("notify", notify, what="a function that takes a text")
     if tolerance is not None and not _above_zero(tolerance):
         raise InputError(f"tolerance is {tolerance!r}; give a finite number above 0, or leave it out")
-    tensors = as_tensors(data)
+    tensors, chosen_loss = as_tensors(data, loss, enough=steps * batch_size)
+    recipe = replace(recipe, loss=chosen_loss)
     recorded = {label: recorded_modules(made(make, 0), plan) for label, (make, plan) in networks.items()}
     chosen = _compared(compare, {label: plan.graph for label, (_, plan) in networks.items()}, recorded)
     checked = []
@@ -285,10 +287,10 @@ def _recipe(
         if not _above_zero(rate):
             raise InputError(f"lr is {rate!r}; give a finite number above 0")
         rates[label] = float(rate)
-    optimizers = sorted({plan.optimizer for _, plan in networks.values()})
+    optimizers = sorted({plan.optimizer_name for _, plan in networks.values()})
     if len(optimizers) > 1:
         raise InputError(f"the plans are for {' and '.join(optimizers)}; plan all networks for one optimizer")
-    return Recipe(optimizer=optimizers[0], batch_size=batch_size, loss=loss), rates  # type: ignore[arg-type]
+    return Recipe(optimizer=optimizers[0], batch_size=batch_size, loss=loss), rates
 
 
 def _above_zero(value: object) -> bool:
@@ -325,8 +327,8 @@ def _measured(job: Job, data: Data, lr: float, steps: int, seed: int) -> dict[st
     except Exception as error:  # the user's own forward and loss run in there
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise InputError(
-            f"{type(job.template).__name__} and the loss do not run on the data (inputs {tuple(data[0].shape)}, "
-            f"targets {tuple(data[1].shape)} {data[1].dtype}): {reason}"
+            f"{type(job.template).__name__} and the loss do not run on the data (inputs {words(data[0])}, "
+            f"targets {words(data[1])}): {reason}"
         ) from error
     if not changes:
         raise InputError(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from evenstep.errors import InputError, SearchError
-from evenstep.search.python_values import Unreadable, ValueReader, digest_of
+from evenstep.search.held import held_by
+from evenstep.search.python_values import Unreadable, ValueReader
 
 
 def require_copies(model: nn.Module) -> None:
@@ -26,12 +31,45 @@ def require_copies(model: nn.Module) -> None:
     own = {id(module) for module in model.modules()} | {id(tensor) for tensor in _tensors(model)}
     for path, module in model.named_modules():
         for name, value in vars(module).items():
-            if isinstance(value, types.FunctionType) and any(id(held) in own for held in _closed_over(value)):
-                place = f"{path}.{name}".strip(".")
-                raise InputError(
-                    f"'{place}' of {kind} is a function that holds the network itself, and in a copy of the network it "
-                    "would hold the original; make it a method"
-                )
+            for function in _functions(value) if name not in _NOT_COPIED else ():
+                if any(id(held) in own for held in held_by(function)):
+                    raise InputError(_holds_original(kind, path, name))
+
+
+_HOOKS = frozenset({"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"})
+# What a training does not call, or what is made anew for a copy.
+_NOT_COPIED = frozenset(vars(nn.Module())) - _HOOKS | {"_compiled_call_impl"}
+_DEPTH = 4  # containers inside each other
+
+
+def _holds_original(kind: str, path: str, name: str) -> str:
+    if name in _HOOKS:
+        place = f"'{path}' of {kind}" if path else kind
+        return (
+            f"a hook on {place} holds modules or parameters of the network itself, and in a copy of the network it "
+            "would use the original's; compute it in a module's forward"
+        )
+    place = f"{path}.{name}".strip(".")
+    return (
+        f"'{place}' of {kind} is or has a function that holds the network itself, and in a copy of the network it "
+        "would hold the original; make it a method"
+    )
+
+
+def _functions(value: Any, depth: int = 0) -> Iterator[types.FunctionType]:
+    """Yield the functions in a module's attribute: copies have the same ones, where objects are copied with it."""
+    if isinstance(value, types.FunctionType):
+        yield value
+    elif depth < _DEPTH:
+        parts: Iterable[Any] = ()
+        if isinstance(value, list | tuple | set):
+            parts = value
+        elif isinstance(value, dict):
+            parts = value.values()
+        elif isinstance(value, functools.partial):
+            parts = (value.func, *value.args, *value.keywords.values())
+        for part in parts:
+            yield from _functions(part, depth + 1)
 
 
 def _tensors(model: nn.Module) -> Iterator[Tensor]:
@@ -39,25 +77,36 @@ def _tensors(model: nn.Module) -> Iterator[Tensor]:
     yield from model.buffers()
 
 
-def _closed_over(function: types.FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
+@dataclass(frozen=True, slots=True)
+class CodeSeen:
+    """Hold digests of the code of a model's classes and of the loss as one process sees them, by what they are of.
 
-
-def code_seen(model: nn.Module, loss: Any) -> str | None:
-    """Return a digest of the code of a model's classes and of the loss, with the globals they read, as they are here.
-
-    None where something has no content to read.
+    Variables that the code reads come before what reads them. `imported` are modules that the code imported as it ran.
     """
-    try:
-        kinds = sorted({ValueReader().digest(_class_of(module), type(module).__name__) for module in model.modules()})
-        seen = [*kinds, ValueReader().digest(loss, "loss"), str(torch.get_default_dtype())]
-    except Unreadable:
-        return None
-    return digest_of(" ".join(seen).encode())
+
+    values: Mapping[str, str]
+    imported: tuple[str, ...]
+
+    def first_difference(self, other: CodeSeen) -> str | None:
+        """Return the name of what is another thing there: a variable rather than the function that reads it."""
+        names = dict.fromkeys((*self.values, *other.values))
+        return next((name for name in names if self.values.get(name) != other.values.get(name)), None)
+
+
+def code_seen(model: nn.Module, loss: Any) -> CodeSeen | None:
+    """Return what a process sees of a model's code and the loss; None where something has no content to read."""
+    values: dict[str, str] = {}
+    imported: set[str] = set()
+    parts = {f"the class {kind.__qualname__}": kind for kind in dict.fromkeys(map(_class_of, model.modules()))}
+    for name, part in (parts | {"the loss": loss}).items():
+        reader = ValueReader()
+        try:
+            found = reader.digest(part, name)
+        except Unreadable:
+            return None
+        values |= reader.seen | {name: found}
+        imported |= reader.imported
+    return CodeSeen(values | {"torch's default dtype": str(torch.get_default_dtype())}, tuple(sorted(imported)))
 
 
 def _class_of(module: nn.Module) -> type:
@@ -65,10 +114,21 @@ def _class_of(module: nn.Module) -> type:
     return type(module).__bases__[0] if parametrize.is_parametrized(module) else type(module)
 
 
-def require_as_sent(model: nn.Module, loss: Any, sent: str | None) -> None:
+class NotAsSentError(SearchError):
+    """Report a job that is not in another process what it is where it comes from."""
+
+
+def require_as_sent(model: nn.Module, loss: Any, sent: CodeSeen | None) -> None:
     """Refuse to train with other code, or other values that code reads, than where the job comes from."""
-    if sent is not None and code_seen(model, loss) != sent:
-        raise SearchError(
-            f"{type(model).__name__} or the loss reads something that this worker sees as it is in a new process, not "
-            "as it was set in yours (a module's variable, say); hand it over as an argument, or train with workers=1"
+    if sent is None:
+        return
+    for name in sent.imported:
+        with contextlib.suppress(Exception):  # where it matters, training says so
+            importlib.import_module(name)
+    here = code_seen(model, loss)
+    different = "what they read" if here is None else sent.first_difference(here)
+    if different is not None:
+        raise NotAsSentError(
+            f"{type(model).__name__} or the loss reads '{different}', which is not in a new process what it is in "
+            "yours; hand it over as an argument, or set it where its module is read"
         )

@@ -21,10 +21,11 @@ from evenstep.graph.roles import roles
 from evenstep.planning import Plan
 from evenstep.planning.groups import matched
 from evenstep.planning.unwrap import named_parameters, own_name, unwrapped
-from evenstep.search.job import Data, Job
+from evenstep.search.fields import Data, arguments_of, copy_of, loss_of
+from evenstep.search.job import Job
 from evenstep.search.plain_values import finite_or_none, mapping, reading, sequence, size_or_infinite
 from evenstep.search.recipe import Recipe
-from evenstep.search.stacked_optimizers import stacked_optimizer
+from evenstep.search.stacked_optimizers import Treatment, stacked_optimizer, treatments
 
 Values = dict[str, Tensor]
 # Of the parameters' size: how far to go where a difference stands in for a derivative.
@@ -129,6 +130,7 @@ class _FirstSteps:
     buffers: Values = field(init=False)
     names: list[str] = field(init=False)
     rates: list[Tensor] = field(init=False)
+    treated: list[Treatment] = field(init=False)
 
     def __post_init__(self) -> None:
         self.recorded = recorded_modules(self.model, self.plan)
@@ -137,13 +139,14 @@ class _FirstSteps:
         full = {id(parameter): name for name, parameter in self.model.named_parameters()}
         self.names = [full[id(parameter)] for _, parameter in pairs]
         self.rates = [parameter.new_tensor(self.lr * planned.lr_scale) for planned, parameter in pairs]
+        self.treated = treatments(self.recipe, self.plan, [planned.name for planned, _ in pairs])
 
     def run(self, steps: int) -> dict[str, Changes]:
         values = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
         start = self.signals(values)
         predicted = self.first_order(values)
         moving = [values[name] for name in self.names]
-        optimizer = stacked_optimizer(self.recipe, moving)
+        optimizer = stacked_optimizer(self.recipe, moving, self.treated)
         changes_of: dict[str, list[float]] = {name: [] for name in start}
         for _ in range(steps):
             optimizer.step_(moving, self.gradients(values), self.rates)
@@ -162,7 +165,7 @@ class _FirstSteps:
     def gradients(self, values: Values) -> list[Tensor]:
         """Return the loss's gradients, zero where a parameter is not used."""
         trained = {name: values[name].detach().requires_grad_() for name in self.names}
-        loss = self.recipe.loss(self._forward(values | trained), self.batch[1])
+        loss = loss_of(self.recipe.loss, self._forward(values | trained), self.batch[1])
         return list(torch.autograd.grad(loss, list(trained.values()), allow_unused=True, materialize_grads=True))
 
     def first_order(self, values: Values) -> Values:
@@ -170,7 +173,7 @@ class _FirstSteps:
         gradients = self.gradients(values)
         # Taken from zero, the optimiser's step is the move itself, not rounded against the parameters' size.
         move = [torch.zeros_like(gradient) for gradient in gradients]
-        stacked_optimizer(self.recipe, move).step_(move, gradients, self.rates)
+        stacked_optimizer(self.recipe, move, self.treated).step_(move, gradients, self.rates)
         along = dict(zip(self.names, move, strict=True))
         try:
             point = {name: values[name] for name in self.names}
@@ -206,7 +209,7 @@ class _FirstSteps:
         # The plain form of attention is the one with a forward-mode derivative.
         with torch.random.fork_rng(devices=[inputs.device] if on_gpu else []), sdpa_kernel(SDPBackend.MATH):
             torch.manual_seed(self.seed) if on_gpu else torch.default_generator.manual_seed(self.seed)
-            return functional_call(self.model, (values, buffers), (inputs,))
+            return functional_call(self.model, (values, buffers), *arguments_of(copy_of(inputs)))
 
 
 @contextmanager

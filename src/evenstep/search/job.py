@@ -13,12 +13,10 @@ from torch.nn.modules.batchnorm import _NormBase
 from evenstep.errors import InputError
 from evenstep.module import initialize_
 from evenstep.planning import Plan
-from evenstep.search.copying import code_seen, require_as_sent, require_copies
+from evenstep.search.copying import CodeSeen, code_seen, require_as_sent, require_copies
 from evenstep.search.randomness import copied, own_randomness
 from evenstep.search.recipe import Recipe
 from evenstep.search.sharing import packed, unpacked_
-
-Data = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +68,15 @@ class Job:
         """Refuse to go on in another process if the network or the loss is not there what it was here."""
         require_as_sent(self.template, self.recipe.loss, self.__dict__.get("_code"))
 
+    @property
+    def stays(self) -> bool:
+        """Whether a worker has found that the job is not there what it is here."""
+        return "_stays" in self.__dict__
+
+    def keep_here_(self) -> None:
+        """Note that no other process can train the job as it is."""
+        self.__dict__["_stays"] = True
+
     def start(self, seed: int) -> nn.Module:
         """Return a new model as the trial of a seed starts it."""
         try:
@@ -95,7 +102,7 @@ def _arrived(
     recipe: Recipe,
     kept: Mapping[int, Mapping[str, Tensor]],
     default_dtype: torch.dtype,
-    code: str | None,
+    code: CodeSeen | None,
 ) -> Job:
     torch.set_default_dtype(default_dtype)
     job = Job(unpacked_(template, names), plan, recipe, kept)

@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from evenstep.module.threads import threads
-from evenstep.search.job import Data, Job, fixed_tensors, norms_of
+from evenstep.search.fields import Column, Data, called, copy_of, loss_of, named_tensors
+from evenstep.search.job import Job, fixed_tensors, norms_of
 from evenstep.search.python_values import Unreadable, ValueReader, digest_of, tensor_digest
 from evenstep.search.randomness import own_randomness
-from evenstep.search.replicas import step_count
+from evenstep.search.replicas import HOPELESS, step_count
 from evenstep.search.sharing import move_
+from evenstep.search.stacked_optimizers import Treatment, treatments
 from evenstep.search.tape import Tape
 
 _VERSION = 3  # of what is keyed, and of what a trial's loss is: the second evaluated in other batches
@@ -41,10 +43,26 @@ class SearchKey:
     unreadable: str | None = None
 
 
-def search_key(job: Job, data: Data, *, name: str | None = None, precision: str = "float32") -> SearchKey:
-    """Return the key of a job on its data; a name stands for what is computed, where one is given."""
+def search_key(
+    job: Job,
+    data: Data,
+    *,
+    name: str | None = None,
+    precision: str = "float32",
+    shrink: Mapping[str, Any] | None = None,
+) -> SearchKey:
+    """Return the key of a job on its data; a name, with the sizes it was made of, stands for what is computed."""
     recipe, unreadable = job.recipe, None
     numbers = {field: getattr(recipe, field) for field in recipe.__dataclass_fields__ if field not in _FUNCTIONS}
+    if recipe.counted is None:
+        del numbers["counted"]  # stores from before there was a choice keep their keys
+    else:
+        numbers["hopeless"] = HOPELESS
+    numbers["betas"] = recipe.betas_used
+    if not recipe.no_decay:
+        del numbers["no_decay"]
+    if treated := _treated(job):
+        numbers["treated"] = treated
     keyed: dict[str, Any] = {
         "version": _VERSION,
         "recipe": numbers,
@@ -54,14 +72,14 @@ def search_key(job: Job, data: Data, *, name: str | None = None, precision: str 
             "fixed": {name: tensor_digest(tensor) for name, tensor in fixed_tensors(job.template).items()},
         },
         "kept": {str(seed): {n: tensor_digest(t) for n, t in values.items()} for seed, values in job.kept.items()},
-        "data": [tensor_digest(tensor) for tensor in data],
+        "data": [_data_digest(part) for part in data],
     }
     if precision != "float32":
         keyed["precision"] = precision
     if norms_of(job.template):  # their losses were measured otherwise once
         keyed["network"]["statistics"] = "afresh"
     if name is not None:
-        keyed["computed"] = {"name": name}
+        keyed["computed"] = {"name": name} | ({} if shrink is None else {"shrink": shrink})
     else:
         try:
             keyed["computed"] = {"code": _code_digests(job), "steps": _step_digests(job, data)}
@@ -70,6 +88,8 @@ def search_key(job: Job, data: Data, *, name: str | None = None, precision: str 
             keyed["computed"] = {"alone": uuid.uuid4().hex}
     shown = {field: _shown(getattr(recipe, field)) for field in _FUNCTIONS}
     description = keyed | {"recipe": numbers | shown, "template": repr(job.template)}
+    if shrink is not None:
+        description["shrink"] = shrink
     return SearchKey(digest_of(json.dumps(keyed, sort_keys=True).encode()), description, unreadable)
 
 
@@ -80,6 +100,22 @@ def _parameters(job: Job) -> list[list[Any]]:
         [p.name, list(p.shape), types.get(p.name), p.lr_scale, None if p.kept else [p.mean, p.std]]
         for p in job.plan.parameters
     ]
+
+
+def _treated(job: Job) -> list[list[Any]]:
+    """Return what trials take from the plan's graph: which parameters do not decay, and which are read as matrices."""
+    names = [p.name for p in job.plan.parameters]
+    treated = zip(names, treatments(job.recipe, job.plan, names), strict=True)
+    return [[name, *treatment] for name, treatment in treated if treatment != Treatment()]
+
+
+def _data_digest(part: Column) -> Any:
+    """Return the digest of a tensor, or those of several by the places they stand at."""
+    if isinstance(part, Tensor):
+        return tensor_digest(part)
+    return {"count": part.count, "kind": type(part.value).__name__} | {
+        f"tensor {name}": tensor_digest(tensor) for name, tensor in named_tensors(part)
+    }
 
 
 def _schedule_digest(job: Job, data: Data) -> str:
@@ -99,36 +135,46 @@ def _code_digests(job: Job) -> dict[str, str]:
 def _step_digests(job: Job, data: Data) -> list[str]:
     """Return the digests of a step, of an evaluation, and of the loss on outputs of several sizes."""
     size, device = min(job.recipe.batch_size, len(data[0])), data[0].device
-    inputs, targets = data[0][:size], data[1][:size]
     model = move_(job.start(0), device)
-    named = {"inputs": inputs, "targets": targets}
-    named |= {f"parameter {name}": p for name, p in model.named_parameters()}
+    named: dict[str, Tensor] = {f"parameter {name}": p for name, p in model.named_parameters()}
     named |= {f"buffer {name}": b for name, b in model.named_buffers()}
+
+    def batch() -> tuple[Column, Column, Tape]:
+        """Return a batch that may be changed in place, copied where the tape does not see it."""
+        inputs, targets = copy_of(data[0][:size]), copy_of(data[1][:size])
+        held = dict((*named_tensors(inputs, "inputs"), *named_tensors(targets, "targets")))
+        return inputs, targets, Tape(named | held)
+
     kind = type(model).__name__
     with own_randomness(0, device), threads(1, device), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a search that trains says it all once more
         try:
-            with Tape(named) as step:
-                output = model.train()(inputs)
-                _note_gradients(step, job.recipe.loss(output, targets), _leaves(model))
-            with Tape(named) as evaluation, torch.no_grad():
-                evaluation.note(job.recipe.loss(model.eval()(inputs), targets))
+            inputs, targets, step = batch()
+            with step:
+                output = called(model.train(), inputs, copied=True)
+                _note_gradients(step, loss_of(job.recipe.loss, output, targets, copied=True), _leaves(model))
+            inputs, targets, evaluation = batch()
+            with evaluation, torch.no_grad():
+                evaluated = called(model.eval(), inputs, copied=True)
+                evaluation.note(loss_of(job.recipe.loss, evaluated, targets, copied=True))
         except Exception as error:
             reason = (str(error).strip().splitlines() or [""])[0][:200]
             raise Unreadable(f"a step of {kind} cannot be recorded ({type(error).__name__}: {reason})") from error
-        trials = [_loss_digest(job, output, targets, scale) for scale in _SCALES]
+        trials = [_loss_digest(job, output, copy_of(data[1][:size]), scale) for scale in _SCALES]
     return [step.digest(), evaluation.digest(), *trials]
 
 
-def _loss_digest(job: Job, output: Any, targets: Tensor, scale: float) -> str:
+def _loss_digest(job: Job, output: Any, targets: Column, scale: float) -> str:
     """Return the digest of the loss on normal numbers in an output's place; one that refuses them, by how it does."""
     generator = torch.Generator().manual_seed(0)
     leaves: list[Tensor] = []
     drawn = _drawn_like(output, scale, generator, leaves)
-    tape = Tape({"targets": targets} | {f"output {place}": leaf for place, leaf in enumerate(leaves)})
+    tape = Tape(
+        dict(named_tensors(targets, "targets")) | {f"output {place}": leaf for place, leaf in enumerate(leaves)}
+    )
     try:
         with tape:
-            _note_gradients(tape, job.recipe.loss(drawn, targets), leaves)
+            _note_gradients(tape, loss_of(job.recipe.loss, drawn, targets, copied=True), leaves)
     except Exception as error:
         tape.note(type(error).__name__)
     return tape.digest()

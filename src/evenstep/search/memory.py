@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from evenstep.search.job import Data, Job
+from evenstep.search.fields import Data, called, copy_of, loss_of, tensors_of
+from evenstep.search.job import Job
 from evenstep.search.recipe import Recipe
 
 _SHARE = 0.5  # of what is available: the estimate leaves out what single operators need for themselves
@@ -60,8 +61,8 @@ def bytes_of_trial(job: Job, data: Data) -> int:
     parameters = sum(p.numel() * p.element_size() for p in model.parameters())
     buffers = sum(b.numel() * b.element_size() for b in model.buffers())
     size = min(job.recipe.batch_size, len(data[0]))
-    inputs, targets = data[0][:size], data[1][:size]
-    shared = {_place(tensor) for tensor in (inputs, targets, *model.parameters())}
+    inputs, targets = copy_of(data[0][:size]), copy_of(data[1][:size])
+    shared = {_place(tensor) for tensor in (*tensors_of(inputs), *tensors_of(targets), *model.parameters())}
     saved: dict[int, Tensor] = {}  # alive till the end, or a later one would stand in an earlier one's place
 
     def note(tensor: Tensor) -> int:
@@ -70,7 +71,7 @@ def bytes_of_trial(job: Job, data: Data) -> int:
         return _place(tensor)
 
     with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(note, saved.__getitem__):
-        job.recipe.loss(model(inputs), targets)
+        loss_of(job.recipe.loss, called(model, inputs, copied=True), targets, copied=True)
     sizes = [tensor.untyped_storage().nbytes() for tensor in saved.values()]
     # Backwards, the gradients of the largest activation and of its successor stand beside all that was saved.
     activations = sum(sizes) + 2 * max(sizes, default=0)
@@ -79,8 +80,10 @@ def bytes_of_trial(job: Job, data: Data) -> int:
 
 def _roles(recipe: Recipe) -> int:
     """Return how many tensors of its size a parameter needs: value, gradient, the step, and what optimisers keep."""
-    if recipe.optimizer == "adam":
+    if recipe.optimizer in ("adam", "muon"):
         return 7
+    if recipe.optimizer == "lion":
+        return 5
     return 3 + 2 * bool(recipe.momentum_used) + bool(recipe.weight_decay)
 
 

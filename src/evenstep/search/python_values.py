@@ -6,11 +6,13 @@ is its code, with all that the code reaches. What has no content to read (a sock
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import dis
 import enum
 import functools
 import hashlib
+import importlib.util
 import sys
 import sysconfig
 import types
@@ -27,11 +29,15 @@ from evenstep.search.randomness import GLOBAL_GENERATORS
 _LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range, slice)
 _TORCH_ATOMS = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
-# What a class says about itself rather than does.
+# What a class says about itself rather than does, and what Python and torch note on it when it is used: a process that
+# has used a class for longer would have another one. Copies leave `__slotnames__`, flags that were joined
+# `_value2member_map_`, and functions with a gradient of their own are counted in `_backward_cls`.
 _BOOKKEEPING = {
     "__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__qualname__", "__firstlineno__",
-    "__static_attributes__", "__annotations_cache__", "__annotate_func__", "__parameters__", "__orig_bases__",
-    "__abstractmethods__", "_abc_impl", "__match_args__", "__dataclass_fields__", "__dataclass_params__",
+    "__static_attributes__", "__annotations_cache__", "__annotate_func__", "__annotate__", "__parameters__",
+    "__orig_bases__", "__type_params__", "__abstractmethods__", "_abc_impl", "__match_args__", "__dataclass_fields__",
+    "__dataclass_params__", "__slotnames__", "_value2member_map_", "_hashable_values_", "_unhashable_values_",
+    "_unhashable_values_map_", "_inverted_", "_backward_cls", "__non_callable_proto_members__",
 }  # fmt: skip
 
 
@@ -62,6 +68,8 @@ class ValueReader:
 
     def __init__(self, names: Mapping[int, str] | None = None) -> None:
         self.names = dict(names or {})
+        self.seen: dict[str, str] = {}  # by the names of variables and parts of classes, those inside others first
+        self.imported: set[str] = set()  # modules of the user's that code imports when it runs
         self.read: dict[int, tuple[Any, str]] = {}  # with the value itself, or another could take its address
         self.open: dict[int, int] = {}  # being read, by depth: cycles end here
 
@@ -85,6 +93,12 @@ class ValueReader:
         finally:
             del self.open[id(value)]
         self.read[id(value)] = value, found
+        return found
+
+    def _noted(self, value: Any, where: str, name: str) -> str:
+        """Return the digest of a value, and note it under its full name."""
+        found = self.digest(value, where)
+        self.seen[name] = found
         return found
 
     def _joined(self, *parts: str) -> str:
@@ -137,7 +151,7 @@ class ValueReader:
         """Return the parts of what is called; none where it is an object like others."""
         if isinstance(value, types.FunctionType):
             cells = [
-                self.digest(cell.cell_contents, f"{where}.{name}") if _filled(cell) else "empty"
+                next((self.digest(content, f"{where}.{name}") for content in cell_contents(cell)), "empty")
                 for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
             ]
             return [
@@ -172,29 +186,31 @@ class ValueReader:
     def _globals(self, function: types.FunctionType) -> list[str]:
         """Return the globals a function reads, and what it takes out of the user's own modules."""
         parts: list[str] = []
-        if _in_library(function.__module__ or "__main__"):  # a function inside another's: its globals are the library's
+        if in_library(function.__module__ or "__main__"):  # a function inside another's: its globals are the library's
             return parts
-        for name in sorted(_global_names(function.__code__)):
+        for name in sorted(global_names(function.__code__)):
             if name not in function.__globals__:
                 continue
             value = function.__globals__[name]
-            parts += [name, self.digest(value, name)]
+            parts += [name, self._noted(value, name, f"{_module_name(function)}.{name}")]
             if isinstance(value, types.ModuleType):
-                parts += self._taken_from(value, _attribute_names(function.__code__), name)
-        for name in sorted(_imported_names(function.__code__)):  # inside the function
-            if isinstance(module := sys.modules.get(name), types.ModuleType):
-                parts += [name, *self._taken_from(module, _attribute_names(function.__code__), name)]
+                parts += self._taken_from(value, attribute_names(function.__code__), name)
+        for name in sorted(_imported_names(function.__code__, function.__globals__.get("__package__"))):
+            module = None if in_library(name) else sys.modules.get(name)
+            if isinstance(module, types.ModuleType):
+                self.imported.add(name)
+                parts += [name, *self._taken_from(module, attribute_names(function.__code__), name)]
         return parts
 
     def _taken_from(self, module: types.ModuleType, names: set[str], where: str) -> list[str]:
         """Return what code that uses these names may take out of one of the user's modules, and those inside it."""
         parts: list[str] = []
-        if _in_library(module.__name__) or id(module) in self.open:
+        if in_library(module.__name__) or id(module) in self.open:
             return parts
         self.open[id(module)] = len(self.open)
         for name in sorted(names & set(vars(module))):
             value = vars(module)[name]
-            parts += [name, self.digest(value, f"{where}.{name}")]
+            parts += [name, self._noted(value, f"{where}.{name}", f"{module.__name__}.{name}")]
             if isinstance(value, types.ModuleType):
                 parts += self._taken_from(value, names, f"{where}.{name}")
         del self.open[id(module)]
@@ -204,7 +220,15 @@ class ValueReader:
         own = {name: part for name, part in vars(value).items() if name not in _BOOKKEEPING}
         slots = {name for name, part in own.items() if isinstance(part, types.MemberDescriptorType)}
         methods = {name: own[name] for name in sorted(own) if name not in slots}
-        return ["class", value.__qualname__, *self._all(value.__bases__, where), *self._named(methods, where)]
+        read = [
+            part
+            for name, method in methods.items()
+            for part in (
+                name,
+                self._noted(method, f"{where}.{name}", f"{_module_name(value)}.{value.__qualname__}.{name}"),
+            )
+        ]
+        return ["class", value.__qualname__, *self._all(value.__bases__, where), *read]
 
     def _instance(self, value: Any, where: str) -> list[str]:
         if any(value is generator for generator in GLOBAL_GENERATORS):  # seeded for every trial and step
@@ -245,12 +269,18 @@ class ValueReader:
         return parts
 
 
-def _filled(cell: types.CellType) -> bool:
+def cell_contents(cell: types.CellType) -> tuple[Any, ...]:
+    """Return what a closure's cell holds, or nothing where it is not filled yet."""
     try:
-        cell.cell_contents  # noqa: B018
+        return (cell.cell_contents,)
     except ValueError:
-        return False
-    return True
+        return ()
+
+
+def _module_name(value: Any) -> str:
+    """Return the name of the module of a function or class; in worker processes a script goes by another name."""
+    name = str(value.__module__)
+    return "__main__" if name == "__mp_main__" else name
 
 
 def _library_name(value: Any) -> str | None:
@@ -260,7 +290,7 @@ def _library_name(value: Any) -> str | None:
         name = getattr(value, "__name__", None)  # such as NumPy's functions over arrays
     if module is None and isinstance(value, types.BuiltinFunctionType):
         module = getattr(value.__self__, "__name__", None)  # torch's functions in C name no module
-    if not isinstance(name, str) or not isinstance(module, str) or not _in_library(module):
+    if not isinstance(name, str) or not isinstance(module, str) or not in_library(module):
         return None
     found: Any = sys.modules.get(module)
     for part in name.split("."):
@@ -269,30 +299,48 @@ def _library_name(value: Any) -> str | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _in_library(module: str) -> bool:
+def in_library(module: str) -> bool:
     """Say whether a module is Python's own or installed, not one of the user's files."""
     root = module.split(".")[0]
     if root in sys.stdlib_module_names and root != "__main__":
         return True
-    file = getattr(sys.modules.get(root), "__file__", None)
+    if root == "__main__":
+        return False
+    file = getattr(sys.modules.get(root), "__file__", None) or _file_to_load(root)
     if file is None:
-        return root != "__main__" and root in sys.builtin_module_names
+        return root in sys.builtin_module_names
     folders = Path(file).resolve().parents
     return any(Path(place).resolve() in folders for place in _LIBRARIES)
 
 
-def _global_names(code: types.CodeType) -> set[str]:
+def _file_to_load(root: str) -> str | None:
+    """Return the file that a module would be loaded from: whether it is loaded yet depends on what has run."""
+    try:
+        spec = importlib.util.find_spec(root)
+    except (ImportError, ValueError):
+        return None
+    return spec.origin if spec is not None and spec.has_location else None
+
+
+def global_names(code: types.CodeType) -> set[str]:
     """Return the global names that code reads, and the code inside it."""
     own = {str(i.argval) for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return own.union(*(_global_names(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))
+    return own.union(*(global_names(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))
 
 
-def _imported_names(code: types.CodeType) -> set[str]:
-    """Return the modules that code imports when it runs, and the code inside it."""
-    own = {str(i.argval) for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"}
-    return own.union(*(_imported_names(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))
+def _imported_names(code: types.CodeType, package: str | None) -> set[str]:
+    """Return the full names of modules that code of a package imports when it runs, and the code inside it."""
+    instructions = list(dis.get_instructions(code))
+    own = set()
+    for level, _, instruction in zip(instructions, instructions[1:], instructions[2:], strict=False):
+        if instruction.opname == "IMPORT_NAME":
+            with contextlib.suppress(ImportError, ValueError):  # no package to be relative to
+                own.add(importlib.util.resolve_name("." * (level.argval or 0) + str(instruction.argval), package))
+    inside = (inner for inner in code.co_consts if isinstance(inner, types.CodeType))
+    return own.union(*(_imported_names(inner, package) for inner in inside))
 
 
-def _attribute_names(code: types.CodeType) -> set[str]:
+def attribute_names(code: types.CodeType) -> set[str]:
+    """Return the names of attributes and globals that code uses, and the code inside it."""
     own = set(code.co_names)
-    return own.union(*(_attribute_names(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))
+    return own.union(*(attribute_names(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 from torch.nn import functional
 
 from evenstep.arguments import require_choice, require_function, require_number, require_whole, shown
 from evenstep.errors import InputError
+from evenstep.planning import OptimizerChoice
 from evenstep.rules import OPTIMIZERS, Optimizer
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[..., Tensor]  # of an output and its targets, or of an output alone
 Schedule = Callable[[int], float]
 
 
@@ -23,13 +26,72 @@ def constant_schedule(step: int) -> float:
 
 
 @dataclass(frozen=True)
+class CosineSchedule:
+    """Warm a rate up in equal steps to its full size, then let it fall to nothing along half a cosine.
+
+    >>> [round(CosineSchedule(8, warm_up=0.25)(step), 2) for step in range(8)]
+    [0.33, 0.67, 1.0, 0.93, 0.75, 0.5, 0.25, 0.07]
+    """
+
+    steps: int
+    warm_up: float = 0.08
+
+    def __post_init__(self) -> None:
+        """Refuse a length and a share that no schedule has."""
+        require_whole("steps", self.steps)
+        require_number("warm_up", self.warm_up, least=0, below=1)
+
+    def __call__(self, step: int) -> float:
+        """Return the factor of a step."""
+        warm = int(self.warm_up * self.steps)
+        if step < warm:
+            return (step + 1) / (warm + 1)
+        return 0.5 * (1 + math.cos(math.pi * min((step - warm) / (self.steps - warm), 1.0)))
+
+
+def cosine_schedule(steps: int, warm_up: float = 0.08) -> CosineSchedule:
+    """Return the schedule of so many steps that rises over a share of them and falls along a cosine over the rest."""
+    return CosineSchedule(steps, warm_up)
+
+
+SCHEDULES = ("constant", "cosine")
+
+
+def schedule_of(given: Schedule | str, steps: int) -> Schedule:
+    """Return a schedule of so many steps by its name; a function is returned as it is."""
+    if not isinstance(given, str):
+        return given
+    require_choice("schedule", given, SCHEDULES)
+    return cosine_schedule(steps) if given == "cosine" else constant_schedule
+
+
+LEAST_STEPS, MOST_STEPS = 300, 1000
+
+
+def default_steps(examples: int, batch_size: int) -> int:
+    """Return how many steps a trial takes where nothing is said: an epoch, but from 300 to 1000 of them.
+
+    With fewer the rate depends on how many there are: it is what starts a network best, not what trains it best. With
+    more it hardly changes, and a search only costs more. `benchmarks/search_steps.py` measures both.
+
+    >>> [default_steps(examples, 64) for examples in (1437, 50_000, 1_281_167)]
+    [300, 781, 1000]
+    """
+    return min(max(examples // min(batch_size, examples), LEAST_STEPS), MOST_STEPS)
+
+
+@dataclass(frozen=True)
 class Recipe:
     """Describe a training run; a trial adds its learning rate and its seed.
 
     `steps` overrides `epochs`. `schedule` maps the step to a factor of the learning rate. All trials see the same
     batches, in the order that `order_seed` fixes; a trial's own seed draws its weights. `momentum` left out means 0.9
-    for the optimizer 'momentum' (Nesterov's) and 0 for 'sgd'; weight decay is decoupled for 'adam' (AdamW), added to
-    the gradient otherwise.
+    for the optimizer 'momentum' (Nesterov's), 0.95 for 'muon' (so too) and 0 for 'sgd'; `betas` left out are (0.9,
+    0.99) for 'lion' and (0.9, 0.999) otherwise. Weight decay is added to the gradient for 'sgd' and 'momentum', and
+    decoupled for the others; with `no_decay` norms, biases, gates and embeddings have none. A trial's loss is that over
+    all the data at the end or, with `counted`, the mean training loss over that share of the steps, the last ones: no
+    evaluation, which takes longer than a short run. A trial that is then clearly worse half way than it began is given
+    up there, and counts with the losses it had.
     """
 
     optimizer: Optimizer = "sgd"
@@ -39,11 +101,13 @@ class Recipe:
     momentum: float | None = None
     nesterov: bool | None = None
     weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[float, float] | None = None
     eps: float = 1e-8
     schedule: Schedule = constant_schedule
     loss: Loss = functional.cross_entropy
     order_seed: int = 0
+    counted: float | None = None
+    no_decay: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that no training can run with."""
@@ -52,12 +116,18 @@ class Recipe:
             value = getattr(self, name)
             if value is not None or name != "steps":
                 require_whole(name, value)
+        if self.counted is not None:
+            require_number("counted", self.counted, above=0)
+            if self.counted > 1:
+                raise InputError(f"counted is {self.counted!r}; give a share of the steps, such as 0.125")
         for name in ("weight_decay", "eps"):
             require_number(name, getattr(self, name), least=0)
-        if not isinstance(self.betas, tuple) or len(self.betas) != 2:
+        if not isinstance(self.betas_used, tuple) or len(self.betas_used) != 2:
             raise InputError(f"betas is {shown(self.betas)}; give a pair of numbers, such as (0.9, 0.999)")
-        for value in self.betas:
+        for value in self.betas_used:
             require_number("a number of betas", value, least=0, below=1)
+        if not isinstance(self.no_decay, bool):
+            raise InputError(f"no_decay is {shown(self.no_decay)}; give True or False")
         require_function("schedule", self.schedule, what="a function of the step that returns a factor of the rate")
         require_function("loss", self.loss, what="a function of outputs and targets, such as cross_entropy")
         self._require_momentum()
@@ -68,8 +138,10 @@ class Recipe:
             raise InputError(f"nesterov is {shown(self.nesterov)}; give True or False, or leave it out")
         if self.momentum is not None:
             require_number("momentum", self.momentum, least=0, below=1)
-        if self.optimizer == "adam" and (self.momentum is not None or self.nesterov):
-            raise InputError("momentum and nesterov are SGD's, and optimizer is 'adam'; leave them out")
+        if self.optimizer == "muon":
+            return
+        if self.optimizer in ("adam", "lion") and (self.momentum is not None or self.nesterov):
+            raise InputError(f"momentum and nesterov are SGD's, and optimizer is '{self.optimizer}'; leave them out")
         if (self.optimizer == "momentum") != (self.momentum_used > 0) or (self.nesterov and not self.momentum_used):
             raise InputError(
                 f"momentum is {self.momentum_used:g} and nesterov {self.nesterov_used}, and optimizer is "
@@ -78,14 +150,49 @@ class Recipe:
 
     @property
     def momentum_used(self) -> float:
-        """The momentum that SGD runs with."""
+        """The momentum that SGD and Muon run with."""
         if self.momentum is not None:
             return self.momentum
-        return 0.9 if self.optimizer == "momentum" else 0.0
+        return {"momentum": 0.9, "muon": 0.95}.get(self.optimizer, 0.0)
 
     @property
     def nesterov_used(self) -> bool:
-        """Whether SGD looks ahead."""
+        """Whether SGD and Muon look ahead."""
         if self.nesterov is not None:
             return self.nesterov
-        return self.optimizer == "momentum"
+        return self.optimizer in ("momentum", "muon")
+
+    @property
+    def betas_used(self) -> tuple[float, float]:
+        """The pair that AdamW and Lion run with."""
+        if self.betas is not None:
+            return self.betas
+        return (0.9, 0.99) if self.optimizer == "lion" else (0.9, 0.999)
+
+
+_SETTINGS = ("momentum", "nesterov", "weight_decay", "betas", "eps")
+_NOT_TRAINED = ("dampening", "maximize", "ns_steps", "ns_coefficients", "ns_eps")
+
+
+def recipe_settings(choice: OptimizerChoice) -> dict[str, Any]:
+    """Return the fields of a recipe that an optimiser sets, or raise if it does what no trial can.
+
+    Kinds of Adam besides AdamW are searched as AdamW, whose rates are theirs, unless they decay weights another way.
+    Trials by Muon and Lion spare norms, biases, gates and embeddings their decay, as `plan.optimizer` does.
+    """
+    options = choice.options
+    if odd := [name for name in _NOT_TRAINED if options.get(name)]:
+        raise InputError(
+            f"the optimizer has {odd[0]}={options[odd[0]]}, which trials of a search do not train with; search without "
+            "it, and give it to plan.optimizer(model)"
+        )
+    decoupled = choice.class_name == "AdamW" or options.get("decoupled_weight_decay", False)
+    if choice.name == "adam" and options.get("weight_decay") and not decoupled:
+        raise InputError(
+            f"the optimizer is {choice.class_name} with weight_decay={shown(options['weight_decay'])}, which it adds "
+            "to the gradient, and trials train with AdamW's; give optimizer=torch.optim.AdamW, or weight_decay=0"
+        )
+    spared = {"no_decay": True} if choice.name in ("muon", "lion") and options.get("weight_decay") else {}
+    return {"optimizer": choice.name, **spared} | {
+        name: options[name] for name in _SETTINGS if options.get(name) is not None
+    }

@@ -22,20 +22,22 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from evenstep.search.cuda import Precision, autocast, cuda_settings, fanned_out, on, streams_for
-from evenstep.search.job import Data, Job, Trial, norms_of
+from evenstep.search.fields import Column, Data, arguments_of, called, copy_of, loss_of
+from evenstep.search.job import Job, Trial, norms_of
 from evenstep.search.randomness import own_randomness, random_states, seed_moment_
 from evenstep.search.recipe import Recipe
 from evenstep.search.sharing import move_
-from evenstep.search.stacked_optimizers import StackedOptimizer, stacked_optimizer
+from evenstep.search.stacked_optimizers import StackedOptimizer, stacked_optimizer, treatments
 from evenstep.search.steps import CapturedReplicaStep, EagerStep
 
+HOPELESS = 0.1  # of its first loss: a short run that stays as far above it half way is given up
 _STATISTICS_BATCH = 4096  # on a GPU
 _STATISTICS_FROM = 16384  # examples: enough for a mean and a variance
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """Hold a trial's loss over the training data at the end, infinite where it diverged, and those on the way."""
+    """Hold a trial's loss by its recipe, infinite where it diverged, and the training losses on the way."""
 
     trial: Trial
     loss: float
@@ -62,16 +64,16 @@ class ReplicaGroup(Protocol):
     def at_once(self) -> int:
         """Return the number of trials whose activations are in memory at once."""
 
-    def step_(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def step_(self, inputs: Column, targets: Column) -> Tensor:
         """Take one step with every trial on one batch; return their losses before it, [trials]."""
 
-    def gradients(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+    def gradients(self, inputs: Column, targets: Column) -> tuple[Tensor, list[list[Tensor]]]:
         """Return every trial's loss on one batch, in training mode, and its gradients, parameter by parameter."""
 
-    def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def evaluate(self, inputs: Column, targets: Column) -> Tensor:
         """Return every trial's loss on one batch, [trials], in evaluation mode."""
 
-    def look_(self, inputs: Tensor, share: float) -> None:
+    def look_(self, inputs: Column, share: float) -> None:
         """Let batch norms move their running statistics by a share towards those of one batch."""
 
     def drew(self) -> bool:
@@ -98,7 +100,7 @@ class StackedReplicas:
         self.skeleton = models[0]
         self.moment = ""
         self.has_statistics = bool(norms_of(self.skeleton))
-        scales = {p.name: p.lr_scale for p in job.plan.parameters}
+        plans = {p.name: p for p in job.plan.parameters}
         tables = [dict(model.named_parameters()) for model in models]
         self.names = [name for name, p in models[0].named_parameters() if p.requires_grad]
         self.parameters = [_stacked([table[name] for table in tables], device) for name in self.names]
@@ -111,17 +113,18 @@ class StackedReplicas:
         self.buffers = {name: _stacked([box[name] for box in boxes], device) for name in boxes[0]}
         rates = torch.tensor([trial.lr for trial in trials], dtype=self.parameters[0].dtype, device=device)
         self.rates = [
-            (rates * scales[name]).reshape(-1, *[1] * (p.dim() - 1))
+            (rates * plans[name].lr_scale).reshape(-1, *[1] * (p.dim() - 1))
             for name, p in zip(self.names, self.parameters, strict=True)
         ]
         self.factor = torch.ones((), dtype=rates.dtype, device=device)
-        self.optimizer = stacked_optimizer(job.recipe, self.parameters)
+        self.optimizer = stacked_optimizer(job.recipe, self.parameters, treatments(job.recipe, job.plan, self.names))
 
-    def _losses(self, inputs: Tensor, targets: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    def _losses(self, inputs: Column, targets: Column, parameters: Sequence[Tensor]) -> Tensor:
         values = dict(zip(self.names, parameters, strict=True)) | self.fixed
+        args, kwargs = arguments_of(copy_of(inputs))
 
         def loss_of_one(values: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
-            return self.recipe.loss(functional_call(self.skeleton, (values, buffers), (inputs,)), targets)
+            return loss_of(self.recipe.loss, functional_call(self.skeleton, (values, buffers), args, kwargs), targets)
 
         # Stacked trials would draw from one stream, in an order that depends on their number: that is refused.
         losses: Tensor = vmap(loss_of_one, randomness="error")(values, self.buffers)
@@ -140,42 +143,43 @@ class StackedReplicas:
         """Stacked trials are never seeded."""
         return contextlib.nullcontext()
 
-    def _stacked_gradients(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _stacked_gradients(self, inputs: Column, targets: Column) -> tuple[Tensor, list[Tensor]]:
         """Return losses and gradients; the gradient of the summed losses holds every trial's own."""
         self.skeleton.train()
         leaves = [parameter.detach().requires_grad_() for parameter in self.parameters]
         losses = self._losses(inputs, targets, leaves)
         return losses.detach(), _gradients(losses.sum(), leaves)
 
-    def gradients(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+    def gradients(self, inputs: Column, targets: Column) -> tuple[Tensor, list[list[Tensor]]]:
         """Return every trial's loss and gradients."""
         losses, gradients = self._stacked_gradients(inputs, targets)
         return losses, [[gradient[place] for gradient in gradients] for place in range(len(self.trials))]
 
-    def step_(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def step_(self, inputs: Column, targets: Column) -> Tensor:
         """Take one step."""
         losses, gradients = self._stacked_gradients(inputs, targets)
         with torch.no_grad():
             self.optimizer.step_(self.parameters, gradients, [rate * self.factor for rate in self.rates])
         return losses
 
-    def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def evaluate(self, inputs: Column, targets: Column) -> Tensor:
         """Return every trial's loss on one batch."""
         self.skeleton.eval()
         with torch.no_grad():
             return self._losses(inputs, targets, self.parameters)
 
-    def look_(self, inputs: Tensor, share: float) -> None:
+    def look_(self, inputs: Column, share: float) -> None:
         """Let every trial's batch norms see one batch."""
         values = dict(zip(self.names, self.parameters, strict=True)) | self.fixed
+        args, kwargs = arguments_of(copy_of(inputs))
 
-        def output_of_one(values: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
-            output: Tensor = functional_call(self.skeleton, (values, buffers), (inputs,))
-            return output
+        def run_one(values: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+            functional_call(self.skeleton, (values, buffers), args, kwargs)
+            return torch.zeros(())  # vmap returns tensors alone, and an output may be anything
 
         self.skeleton.train()
         with torch.no_grad(), _moving_by(share, self.skeleton):
-            vmap(output_of_one, randomness="error")(values, self.buffers)
+            vmap(run_one, randomness="error")(values, self.buffers)
 
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes."""
@@ -198,7 +202,7 @@ class SeparateReplicas:
     def __init__(self, job: Job, trials: Sequence[Trial], device: torch.device, *, channels_last: bool = False) -> None:
         self.trials, self.recipe, self.device = list(trials), job.recipe, device
         self.moment, self.seeding = "", True
-        scales = {p.name: p.lr_scale for p in job.plan.parameters}
+        plans = {p.name: p for p in job.plan.parameters}
         self.models: list[nn.Module] = []
         self.parameters: list[list[Tensor]] = []
         self.rates: list[list[Tensor]] = []
@@ -209,13 +213,16 @@ class SeparateReplicas:
             values = [p for _, p in named]
             self.models.append(model)
             self.parameters.append([p.data for p in values])
-            self.rates.append([torch.tensor(trial.lr * scales[n], dtype=p.dtype, device=device) for n, p in named])
-            self.optimizers.append(stacked_optimizer(job.recipe, [p.data for p in values]))
+            self.rates.append(
+                [torch.tensor(trial.lr * plans[n].lr_scale, dtype=p.dtype, device=device) for n, p in named]
+            )
+            treated = treatments(job.recipe, job.plan, [name for name, _ in named])
+            self.optimizers.append(stacked_optimizer(job.recipe, [p.data for p in values], treated))
         self.factor = torch.ones((), dtype=self.parameters[0][0].dtype, device=device)
         self.has_statistics = bool(norms_of(self.models[0]))
         self.streams = streams_for(device, len(trials))
 
-    def step_(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def step_(self, inputs: Column, targets: Column) -> Tensor:
         """Take one step with every trial."""
         losses: list[Tensor] = [self.factor] * len(self.models)
         with fanned_out(self.streams):
@@ -250,35 +257,35 @@ class SeparateReplicas:
         finally:
             self.seeding = True
 
-    def _gradients_of(self, place: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _gradients_of(self, place: int, inputs: Column, targets: Column) -> tuple[Tensor, list[Tensor]]:
         model = self._seeded(place).train()
         leaves = [p for p in model.parameters() if p.requires_grad]
-        loss = self.recipe.loss(model(inputs), targets)
+        loss = loss_of(self.recipe.loss, called(model, inputs), targets)
         return loss.detach(), _gradients(loss, leaves)
 
-    def gradients(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+    def gradients(self, inputs: Column, targets: Column) -> tuple[Tensor, list[list[Tensor]]]:
         """Return every trial's loss and gradients."""
         pairs = [self._gradients_of(place, inputs, targets) for place in range(len(self.models))]
         return torch.stack([loss for loss, _ in pairs]), [gradients for _, gradients in pairs]
 
-    def _step_one_(self, place: int, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _step_one_(self, place: int, inputs: Column, targets: Column) -> Tensor:
         loss, gradients = self._gradients_of(place, inputs, targets)
         with torch.no_grad():
             rates = [rate * self.factor for rate in self.rates[place]]
             self.optimizers[place].step_(self.parameters[place], gradients, rates)
         return loss
 
-    def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def evaluate(self, inputs: Column, targets: Column) -> Tensor:
         """Return every trial's loss on one batch."""
         with torch.no_grad():
-            places = range(len(self.models))
-            return torch.stack([self.recipe.loss(self._seeded(place).eval()(inputs), targets) for place in places])
+            outputs = (called(self._seeded(place).eval(), inputs) for place in range(len(self.models)))
+            return torch.stack([loss_of(self.recipe.loss, output, targets) for output in outputs])
 
-    def look_(self, inputs: Tensor, share: float) -> None:
+    def look_(self, inputs: Column, share: float) -> None:
         """Let every trial's batch norms see one batch."""
         for place, model in enumerate(self.models):
             with torch.no_grad(), _moving_by(share, model):
-                self._seeded(place).train()(inputs)
+                called(self._seeded(place).train(), inputs)
 
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes."""
@@ -351,8 +358,9 @@ def step_count(count: int, recipe: Recipe) -> int:
 def train(
     group: ReplicaGroup, data: Data, recipe: Recipe, *, precision: Precision = "float32"
 ) -> Iterator[TrialResult]:
-    """Train a group to the end, yielding diverged trials when they are retired and the others when all is done."""
+    """Train a group to the end, yielding trials that are given up when they are, and the others when all is done."""
     total = step_count(len(data[0]), recipe)
+    last = None if recipe.counted is None else max(round(recipe.counted * total), 1)
     pause = max(total // 16, 1)  # steps between looks at the losses: each look waits for the device
     curves: dict[Trial, list[float]] = {trial: [] for trial in group.trials}
     gone: set[Trial] = set()
@@ -364,7 +372,10 @@ def train(
             group.moment = f"step {step}"
             recent.append(stepping.step_(index))
             if (step + 1) % pause == 0 or step + 1 == total:
-                for result in _diverged(group, recent, curves, gone):
+                ended = list(_diverged(group, recent, curves, gone))
+                if last is not None and step + 1 - len(recent) < total // 2 <= step + 1 < total:
+                    ended += _hopeless(curves, gone.union(result.trial for result in ended), last=last)
+                for result in ended:
                     gone.add(result.trial)
                     yield result
                 recent = []
@@ -373,6 +384,9 @@ def train(
                     return
                 if len(alive) < len(group.trials) and stepping.shrinks:
                     group.keep_(alive)
+        if last is not None:
+            yield from _counted(group, curves, gone, last=last)
+            return
         if group.has_statistics:
             _settle_statistics_(group, data, recipe, precision)
         yield from _finished(group, data, curves, gone, precision=precision, batch_size=recipe.batch_size)
@@ -409,6 +423,22 @@ def _diverged(
         curves[trial] += values if bad is None else values[:bad]
         if bad is not None:
             yield TrialResult(trial, math.inf, (*curves[trial], math.inf))
+
+
+def _hopeless(curves: dict[Trial, list[float]], gone: set[Trial], *, last: int) -> Iterator[TrialResult]:
+    """Yield the trials whose last losses are all above their first; they count with the mean of these."""
+    for trial, curve in curves.items():
+        if trial not in gone and min(curve[-last:]) > curve[0] + HOPELESS * abs(curve[0]):
+            yield TrialResult(trial, math.fsum(curve[-last:]) / last, tuple(curve))
+
+
+def _counted(
+    group: ReplicaGroup, curves: dict[Trial, list[float]], gone: set[Trial], *, last: int
+) -> Iterator[TrialResult]:
+    """Yield the mean training loss of every trial's last steps."""
+    for trial in group.trials:
+        if trial not in gone:
+            yield TrialResult(trial, math.fsum(curves[trial][-last:]) / last, tuple(curves[trial]))
 
 
 def _settle_statistics_(group: ReplicaGroup, data: Data, recipe: Recipe, precision: Precision) -> None:

@@ -5,30 +5,39 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal, cast, get_args
 
 from evenstep.errors import SearchError
 from evenstep.graph import Graph
+from evenstep.planning.optimizers import choice_from
 from evenstep.rules import OPTIMIZERS
 from evenstep.search import plain_values
 from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
+from evenstep.search.picture import plot_search, search_html
+from evenstep.search.uncertainty import minimum_interval
 
 Status = Literal["ok", "best_at_edge", "learnt_nothing", "all_diverged"]
+WIDE = 8.0  # times its low end: the high end of an interval that says little
 _REMEDY = "make it again: evenstep search file.py:function --json > base.json, or search.to_dict()"
 
 
 @dataclass(frozen=True)
 class LRSearch:
-    """Hold the searched learning rates, ascending, and the loss of every seed at each (infinite where it diverged).
+    """Hold the learning rate that a search found, and what speaks for it.
 
-    `best` is the largest rate whose mean loss is within the seeds' noise of the smallest, the paper's 'maximal learning
-    rate which achieves the smallest training loss'; `bracket` are its neighbours on the grid; `estimate` is the minimum
-    of a parabola fitted to the smallest losses, in log-log, where there is one: the rate that a plan starts from;
-    `interval` is the range of the seeds' own best rates, widened to 95% confidence; `graph` is the network that was
-    searched, so that a plan can relate another network to it; `rule` names the rule whose factors single layers trained
-    with: rates found with one of width do not serve a rule without. `optimizer` is what the rates were searched for.
+    `rate` is the answer: what plans start from. `interval` holds the rate of the smallest loss at 95% confidence; it
+    widens where the curve is noisy, jagged or flat, and is never narrower than the grid. The rest is evidence: `grid`
+    are the rates tried, ascending, and `losses` those of every seed at each (infinite where it diverged); `estimate` is
+    the minimum of a parabola fitted to the smallest losses, in log-log, where there is one; `best` is the largest rate
+    of the grid whose mean loss is within the seeds' noise of the smallest, the paper's 'maximal learning rate which
+    achieves the smallest training loss', and `bracket` are its neighbours.
+    `graph` is the network that was searched, so that a plan can relate another network to it; `rule` names the rule
+    whose factors single layers trained with: rates found with one of width do not serve a rule without. `optimizer` is
+    what the rates were searched for, and `optimizer_options` its class and settings, where they were given; `steps` is
+    how many each trial took, on `batch_size` examples each, `shrink` the sizes that the network was made with, if any
+    were given, and `network` says what it is, if it was made of another.
     `untrained` is the mean loss that the seeds start with, or that of guessing where it is lower. The status is
     `learnt_nothing` where the smallest loss is not below that by more than twice the standard error of the difference
     over seeds, and by more than a thousandth of it: with one seed there is no spread to go by.
@@ -45,6 +54,67 @@ class LRSearch:
     rule: str | None = None
     optimizer: str | None = None
     untrained: float | None = None
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    steps: int | None = None
+    shrink: Mapping[str, Any] | None = field(default=None, hash=False)
+    network: str = ""
+    batch_size: int | None = None
+
+    @property
+    def rate(self) -> float:
+        """The learning rate that was found, which plans start from: the estimate, or the best where there is none."""
+        return self.best if self.estimate is None else self.estimate
+
+    @property
+    def words(self) -> str:
+        """What was searched, in a line, for the plans that start from it; empty for a network of the user's own."""
+        if not self.network:
+            return ""
+        runs = sum(map(len, self.losses))
+        examples = "" if self.batch_size is None else f" on {self.batch_size} examples"
+        return f"base: {self.network}; rate {self.rate:.3g} by {runs} runs of {self.steps} steps{examples}"
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether the interval is so wide that it says little."""
+        return self.interval is not None and self.interval[1] > WIDE * self.interval[0]
+
+    @property
+    def remark(self) -> str:
+        """What to know of the rate before it is relied on: that the evidence disagrees; empty where it does not."""
+        if self.interval is None or not math.isfinite(self.best):
+            return ""
+        low, high = self.interval
+        if not low <= self.best <= high:
+            return (
+                f"the largest rate that ends within the seeds' spread of the smallest loss is {self.best:.3g}, outside "
+                "this interval"
+            )
+        if self.is_vague:
+            return (
+                f"the interval spans a factor of {high / low:.2g}: the curve is flat or noisy; train longer, or search "
+                "with more seeds"
+            )
+        return ""
+
+    def __str__(self) -> str:
+        """Return the rate and how well it is known, in a line or two."""
+        if not math.isfinite(self.rate):
+            return f"no rate: every trial diverged at all {len(self.grid)} rates tried"
+        interval = "" if self.interval is None else f", between {self.interval[0]:.4g} and {self.interval[1]:.4g} (95%)"
+        kind = "" if self.optimizer is None else f" for {self.optimizer}"
+        words = f"learning rate {self.rate:.4g}{kind}{interval}"
+        if self.status != "ok":
+            words += f"; status {self.status}, so that plans refuse it"
+        return f"{words}\nnote: {self.remark}" if self.remark else words
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw loss over learning rate with matplotlib, on `axes` or on new ones, and return the axes."""
+        return plot_search(self, axes)
+
+    def _repr_html_(self) -> str:
+        """Return the search as notebooks show it: the rate, its curve and its losses."""
+        return search_html(self)
 
     @property
     def mean_losses(self) -> tuple[float, ...]:
@@ -80,6 +150,7 @@ class LRSearch:
     def to_dict(self) -> dict[str, Any]:
         """Return the search as plain values for JSON, the graph among them; what is not finite is None."""
         return {
+            "rate": plain_values.finite_or_none(self.rate),
             "best": plain_values.finite_or_none(self.best),
             "bracket": [plain_values.finite_or_none(rate) for rate in self.bracket],
             "estimate": self.estimate,
@@ -89,7 +160,12 @@ class LRSearch:
             "losses": [[plain_values.finite_or_none(loss) for loss in seeds] for seeds in self.losses],
             "rule": self.rule,
             "optimizer": self.optimizer,
+            "optimizer_options": dict(self.optimizer_options),
             "untrained": self.untrained,
+            "steps": self.steps,
+            "batch_size": self.batch_size,
+            "shrink": None if self.shrink is None else dict(self.shrink),
+            "network": self.network,
             "graph": self.graph.to_dict(),
         }
 
@@ -118,7 +194,8 @@ class LRSearch:
             )
         bracket, estimate, interval = (values.get(name) for name in ("bracket", "estimate", "interval"))
         rule, optimizer, untrained = (values.get(name) for name in ("rule", "optimizer", "untrained"))
-        return cls(
+        steps, shrink, batch_size = (values.get(name) for name in ("steps", "shrink", "batch_size"))
+        read = cls(
             grid,
             losses,
             best,
@@ -130,7 +207,16 @@ class LRSearch:
             None if rule is None else plain_values.text("rule", rule),
             None if optimizer is None else plain_values.one_of("optimizer", optimizer, OPTIMIZERS),
             None if untrained is None else plain_values.finite("untrained", untrained),
+            {} if optimizer is None else choice_from(optimizer, values.get("optimizer_options", {})).options,
+            None if steps is None else plain_values.count("steps", steps),
+            None if shrink is None else dict(plain_values.mapping("shrink", shrink)),
+            plain_values.text("network", values.get("network", "")),
+            None if batch_size is None else plain_values.count("batch_size", batch_size),
         )
+        rate = plain_values.finite_or_none(read.rate)
+        if values.get("rate", rate) != rate:
+            raise ValueError(f"rate is {values['rate']!r}, and the estimate, or the best without one, is {rate}")
+        return read
 
 
 def _estimate_in(grid: tuple[float, ...], estimate: float) -> float:
@@ -183,8 +269,7 @@ def chosen(
     if not any(math.isfinite(mean) for mean in means):
         return LRSearch(grid, losses, math.nan, (math.nan, grid[0]), "all_diverged", graph)
     lowest = min(range(len(grid)), key=lambda i: means[i])
-    allowed = means[lowest] + _standard_error(losses[lowest])
-    best = max(i for i in range(len(grid)) if means[i] <= allowed)
+    best = max(i for i in range(len(grid)) if means[i] <= means[lowest] + _noise(losses[i], losses[lowest]))
     at_edge = best in (0, len(grid) - 1)
     bracket = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
     status: Status = "best_at_edge" if at_edge else "ok"
@@ -192,9 +277,8 @@ def chosen(
         status = "learnt_nothing"
     estimate = None if at_edge else _estimate(grid, means)
     start = statistics.fmean(untrained) if untrained and all(map(math.isfinite, untrained)) else None
-    return LRSearch(
-        grid, losses, grid[best], bracket, status, graph, estimate, _interval(grid, losses), untrained=start
-    )
+    found = LRSearch(grid, losses, grid[best], bracket, status, graph, estimate, untrained=start)
+    return replace(found, interval=_interval(grid, losses, found.rate))
 
 
 NOTHING = 1e-3  # the part of the untrained loss that is noise whatever the seeds say
@@ -224,16 +308,28 @@ def _estimate(grid: tuple[float, ...], means: list[float]) -> float | None:
     return None if minimum is None else math.pow(2.0, minimum / OCTAVE)
 
 
-def _interval(grid: tuple[float, ...], losses: tuple[tuple[float, ...], ...]) -> tuple[float, float] | None:
-    """Return a 95% interval for the mean, in logarithms, of the seeds' own best rates; None for fewer than three."""
-    seeds = len(losses[0])
-    if seeds < 3:
+def _interval(
+    grid: tuple[float, ...], losses: tuple[tuple[float, ...], ...], rate: float
+) -> tuple[float, float] | None:
+    """Return the interval of the smallest loss's rate, never narrower than half way from the rate to its neighbours."""
+    interval = minimum_interval([OCTAVE * math.log2(tried) for tried in grid], losses)
+    if interval is None:
         return None
-    best_rates = [math.log(grid[min(range(len(grid)), key=lambda i: losses[i][seed])]) for seed in range(seeds)]
-    from scipy.stats import t  # scipy loads where it is used
+    nearest = min(range(len(grid)), key=lambda i: abs(math.log(grid[i] / rate)))
+    low, high = grid[max(nearest - 1, 0)] / grid[nearest], grid[min(nearest + 1, len(grid) - 1)] / grid[nearest]
+    narrowest = rate * math.sqrt(low), rate * math.sqrt(high)
+    found = (math.pow(2.0, position / OCTAVE) for position in interval)
+    return min(next(found), narrowest[0]), max(next(found), narrowest[1])
 
-    half = float(t.ppf(0.975, seeds - 1)) * statistics.stdev(best_rates) / math.sqrt(seeds)
-    return math.exp(statistics.fmean(best_rates) - half), math.exp(statistics.fmean(best_rates) + half)
+
+def _noise(losses: tuple[float, ...], lowest: tuple[float, ...]) -> float:
+    """Return by how much a mean may be above the lowest and still be as good: a standard error of the lowest.
+
+    Nor may it be above by more than a standard error of the seeds' own differences: seeds that start at other levels
+    and agree on the rate are no noise.
+    """
+    differences = tuple(loss - other for loss, other in zip(losses, lowest, strict=True))
+    return min(_standard_error(lowest), _standard_error(differences))
 
 
 def _standard_error(values: tuple[float, ...]) -> float:

@@ -5,94 +5,114 @@ from __future__ import annotations
 import math
 import os
 import time
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+import torch
 from torch import nn
-from torch.nn import functional
-from torch.utils.data import DataLoader
 
 from evenstep.arguments import require_choice, require_function, require_number, require_whole, shown
-from evenstep.errors import EvenstepError, InputError, SearchError, SearchWarning
+from evenstep.errors import EvenstepError, InputError, SearchError, SearchWarning, warn
 from evenstep.graph import Graph
 from evenstep.module import plan as plan_module
-from evenstep.planning import Plan, plan_graph
-from evenstep.rules import OPTIMIZERS, Optimizer
+from evenstep.module.trace import OnUnknown
+from evenstep.planning import OptimizerChoice, OptimizerLike, Plan, optimizer_choice, plan_graph
+from evenstep.planning.optimizers import choice_from
 from evenstep.search import plain_values
+from evenstep.search.base import Base
 from evenstep.search.engines import Engine, LocalEngine
 from evenstep.search.engines.batching import Batching, BatchingKind
-from evenstep.search.grid import OCTAVE, rate_at, wanted
-from evenstep.search.job import Data, Job, Trial, made
+from evenstep.search.fields import Data
+from evenstep.search.grid import OCTAVE, left_after, rate_at, wanted
+from evenstep.search.held import report_held
+from evenstep.search.job import Job, Trial, made
 from evenstep.search.key import search_key
 from evenstep.search.provenance import provenance
-from evenstep.search.recipe import Loss, Recipe, Schedule, constant_schedule
-from evenstep.search.replicas import TrialResult
+from evenstep.search.recipe import (
+    MOST_STEPS,
+    Loss,
+    Recipe,
+    Schedule,
+    constant_schedule,
+    default_steps,
+    recipe_settings,
+    schedule_of,
+)
+from evenstep.search.replicas import TrialResult, step_count
 from evenstep.search.result import LRSearch, chosen, of_positions
+from evenstep.search.showing import SearchProgress, shown_progress
+from evenstep.search.shrinking import plain_sizes, shrunk
 from evenstep.search.store import Store, StoreRow
 from evenstep.search.store_rows import damage_named
-from evenstep.search.tensors import as_tensors
+from evenstep.search.tensors import as_tensors, example_of, loader_batch_size
 from evenstep.search.trying import Untrained, require_same_network, require_trainable, try_out, unfit
 
 OCTAVES = 3  # first tried either side of the start
+FINEST = 4  # parts of an octave that rates are told apart by in the end
 LEARNT = 0.1  # the part of the untrained loss that is gone where a network has learnt something
 DEAD_OCTAVES = 12  # of rates at which nothing is learnt, below those at which training diverges
 
 
-@dataclass(frozen=True, slots=True)
-class SearchProgress:
-    """How a search stands: trials done and known to be needed, the best rate and loss so far, trials diverged."""
-
-    done: int
-    total: int
-    best: float | None
-    loss: float
-    diverged: int
-
-
+@torch.enable_grad()
 def search_lr(
-    make_model: Callable[[], nn.Module],
+    make_model: Callable[..., nn.Module],
     data: Any,
     *,
+    shrink: Mapping[str, Any] | None = None,
     plan: Plan | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: OptimizerLike | None = None,
     init: str = "conserve",
-    epochs: int = 1,
+    epochs: int | None = None,
     steps: int | None = None,
     batch_size: int | None = None,
     momentum: float | None = None,
     nesterov: bool | None = None,
-    weight_decay: float = 0.0,
-    schedule: Schedule = constant_schedule,
-    loss: Loss = functional.cross_entropy,
+    weight_decay: float | None = None,
+    no_decay: bool | None = None,
+    schedule: Schedule | Literal["constant", "cosine"] = constant_schedule,
+    loss: Loss | None = None,
     seeds: int = 3,
     start: float = 0.1,
     grid: Sequence[float] | None = None,
+    octaves: int = OCTAVES,
+    finest: int = FINEST,
+    counted: float | None = None,
     engine: Engine | Literal["local", "ray"] = "local",
     store: Path | str | None = None,
     resume: bool = False,
     name: str | None = None,
-    progress: Callable[[SearchProgress], None] | None = None,
+    on_unknown: OnUnknown = "raise",
+    progress: Callable[[SearchProgress], None] | bool | None = None,
     on_failure: Literal["raise", "return"] = "raise",
 ) -> LRSearch:
-    """Return the maximal learning rate of a network: the largest with the smallest training loss.
+    """Search a network's learning rate, the one with the smallest training loss; `rate` of the result is the answer.
 
-    `make_model` returns a new module at each call; `data` is a pair of tensors, a `Dataset` or a `DataLoader`, read
-    once: random transforms stay as they came. `batch_size` left out is the loader's, or 64. Octaves
-    around `start` come first, more of them while the best is at the edge, then half and quarter octaves beside the
-    best; a `grid` of your own is trained as it is. A `plan` of the network sets its start and the ratios of its
-    parameters' rates; without one it is initialised by `init` and trained at rates that differ by layer width alone, as
-    the plans that take the result as their base go on from. With a `store`, finished trials are written to it as soon
-    as they are known, and a search of the same configuration goes on where it stopped (`resume` insists that there is
-    one). The same is what computes the same: data, plan, the recipe's numbers, the tensors that model and loss hold,
-    the operators of a step, the code of the user's functions. A `name` stands for operators and code: give one where
-    these cannot be read (a warning says so), and another whenever the model or the loss changes. `optimizer`, left out,
-    is the plan's, or `sgd`; `momentum` is SGD with Nesterov's momentum of 0.9, unless `momentum` and `nesterov` say
-    otherwise. Where all trials diverge, nothing is learnt or the best rate stays at the edge the search raises, or with
-    `on_failure='return'` says so in its `status`.
+    `make_model` returns a new module at each call; with `shrink` it is called with these sizes, such as `{"depth": 1,
+    "width": 64}`. `data` is a pair of tensors, a `Dataset` or a `DataLoader`, read once: random transforms stay as they
+    came. `batch_size` left out is the loader's, or 64. A trial takes `steps`, or `epochs`; left out an epoch, but no
+    fewer than 300 steps and no more than 1000. `schedule` is a function of the step that returns a factor of the rate,
+    or 'constant' or 'cosine'. Octaves around `start` come first, more of them while the best is at the edge, then half
+    and quarter octaves beside the best; a `grid` of your own is trained as it is. `octaves` says how many come first
+    either side, `finest` into how many parts of an octave the best one's surroundings are divided in the end (1, 2 or
+    4). A trial's loss is that over all the data at the end or, with `counted`, the mean training loss over that last
+    share of its steps. A `plan` of the network sets its start and the ratios of its parameters' rates; without one it
+    is initialised by `init` and trained at rates that differ by layer width alone, as do those of the plans that take
+    the result as their base. With a `store`, finished trials are written to it as soon as they are known, and a search
+    of the same configuration continues where it stopped (`resume` insists that there is one). The same is what computes
+    the same: data, plan, the recipe's numbers, the tensors that model and loss hold, the operators of a step, the code
+    of the user's functions. A `name` stands for operators and code: give one where these cannot be read (a warning says
+    so), and another whenever the model or the loss changes. `optimizer`, left out, is the plan's, or `sgd`; `momentum`
+    is SGD with Nesterov's momentum of 0.9, unless `momentum` and `nesterov` say otherwise, `adam` (or `adamw`) is
+    AdamW, `muon` Muon on hidden matrices with AdamW on all else, and `lion` Lion. With `no_decay` norms, biases, gates
+    and embeddings have no weight decay; left out so it is for Muon and Lion. A class such as `torch.optim.AdamW`, or an
+    instance, brings its own momentum, betas, eps and weight decay, unless these are given; its learning rate is not
+    read. `progress` left out is a bar on terminals and in notebooks; give False for none, or a function. Where all
+    trials diverge, nothing is learnt or the best rate stays at the edge the search raises, or with
+    `on_failure='return'` says so in its `status`. Ctrl-C says what is kept.
     """
     require_choice("on_failure", on_failure, ("raise", "return"))
     if isinstance(make_model, nn.Module) or not callable(make_model):
@@ -100,50 +120,107 @@ def search_lr(
             f"make_model is a {type(make_model).__name__}; give a function that returns a new module at each call: "
             "every learning rate and seed trains one of its own"
         )
+    make_model = shrunk(make_model, shrink)
     require_whole("seeds", seeds)
     if name is not None and (not isinstance(name, str) or not name.strip()):
         raise InputError(f"name is {shown(name)}; give a few words that stand for the model and the loss, or none")
     require_number("start", start, above=0)
     rates = None if grid is None else _rates(grid)
-    if progress is not None:
-        require_function("progress", progress, what="a function that takes a SearchProgress")
+    require_whole("octaves", octaves)
+    if finest not in (1, 2, 4):
+        raise InputError(f"finest is {shown(finest)}; give 1, 2 or 4 parts of an octave")
+    if progress is not None and not isinstance(progress, bool):
+        require_function("progress", progress, what="a function that takes a SearchProgress, True or False")
     if store is not None and not isinstance(store, str | Path):
         raise InputError(f"store is {shown(store)}; give the path of a file")
-    optimizer = _optimizer(plan, optimizer)
-    tensors = as_tensors(data)
-    recipe = Recipe(
-        optimizer=optimizer,
-        epochs=epochs,
-        steps=steps,
-        batch_size=_batch_size(data, batch_size),
-        momentum=momentum,
-        nesterov=nesterov,
-        weight_decay=weight_decay,
-        schedule=schedule,
-        loss=loss,
+    chosen_optimizer = _optimizer(plan, optimizer).changed(
+        momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
     )
-    planned = plan or _planned_as_base(make_model, tensors, init, optimizer)
+    size = require_whole("batch_size", batch_size_of(data, batch_size))
+    tensors, loss = as_tensors(data, loss, enough=_enough(epochs, steps, size))
+    recipe = Recipe(
+        **recipe_settings(chosen_optimizer),
+        epochs=1 if epochs is None else epochs,
+        steps=default_steps(len(tensors[0]), size) if epochs is None and steps is None else steps,
+        batch_size=size,
+        schedule=constant_schedule if isinstance(schedule, str) else schedule,
+        loss=loss,
+        counted=counted,
+    )
+    if no_decay is not None:
+        recipe = replace(recipe, no_decay=no_decay)
+    taken = step_count(len(tensors[0]), recipe)
+    recipe = replace(recipe, schedule=schedule_of(schedule, taken))
+    sizes = plain_sizes(shrink)
+    planned = plan or _planned_as_base(make_model, tensors, size, init, chosen_optimizer, on_unknown)
     graph = planned.graph
     job = Job.of(make_model, planned, recipe, range(seeds))
     require_same_network(job.template, graph)
+    report_held(loss)
     untrained = try_out(job, tensors, seeds)
     opened = _engine(engine) if isinstance(engine, str) else None
     session = None
     try:
-        session = _Session(job, tensors, seeds, opened or _given(engine), store, progress, resume=resume, name=name)
-        if rates is not None:
-            result = session.over_grid(rates, graph, untrained)
-        else:
-            result = session.coarse_to_fine(start, graph, untrained)
+        with shown_progress(progress) as show:
+            session = _Session(
+                job,
+                tensors,
+                seeds,
+                opened or _given(engine),
+                store,
+                show,
+                stage=_stage(make_model, plan),
+                resume=resume,
+                name=name,
+                shrink=sizes,
+            )
+            if rates is not None:
+                result = session.over_grid(rates, graph, untrained)
+            else:
+                result = session.coarse_to_fine(start, graph, untrained, octaves=octaves, finest=OCTAVE // finest)
+            session.finish()
         if session.store:
             session.store.require_present()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_stopped(session, store)) from None
     finally:
         if session:
             session.close()
         if opened:
             opened.close()
-    result = replace(result, rule=planned.rule, optimizer=optimizer)
+    trained_with = choice_from(recipe.optimizer, chosen_optimizer.options)
+    result = replace(
+        result,
+        rule=planned.rule,
+        optimizer=trained_with.name,
+        optimizer_options=trained_with.options,
+        steps=taken,
+        batch_size=min(size, len(tensors[0])),
+        shrink=sizes,
+        network=make_model.words if isinstance(make_model, Base) else "",
+    )
     return result.require_ok() if on_failure == "raise" else result
+
+
+def _stage(make_model: Callable[..., Any], plan: Plan | None) -> str:
+    """Say what is searched."""
+    if isinstance(make_model, Base):
+        return "searching the base"
+    return "searching" if plan is None else "refining"
+
+
+def _stopped(session: _Session | None, store: Path | str | None) -> str:
+    """Say what an interrupted search leaves, and how to continue it."""
+    if session is None or not session.asked:
+        return "stopped before the first trial"
+    session.recall()  # the signal may have come when a trial was written and not yet counted
+    done = f"stopped after {session.done} of at most {session.expected} trials"
+    if store is None:
+        return (
+            f"{done}; they are lost: with a store (store='runs.sqlite', or --store runs.sqlite) finished trials are "
+            "kept, and the same search continues from them"
+        )
+    return f"{done}; they are in '{store}': run the same search again with this store to continue"
 
 
 class _Session:
@@ -158,17 +235,23 @@ class _Session:
         store: Path | str | None,
         progress: Callable[[SearchProgress], None] | None,
         *,
+        stage: str,
         resume: bool,
         name: str | None,
+        shrink: Mapping[str, Any] | None,
     ) -> None:
         self.job, self.data, self.seeds, self.engine, self.progress = job, data, seeds, engine, progress
         self.known: dict[Trial, float] = {}
-        self.needed = 0
+        self.asked: dict[Trial, None] = {}
+        self.expected = 0
+        self.share = 0.0
+        self.stage = stage
         self.batching: Batching | None = None
         self.config, self.store = "", None
         self.provenance = provenance()
         if store is not None:
-            key = search_key(job, data, name=name, precision=getattr(engine, "precision", "float32"))
+            precision = getattr(engine, "precision", "float32")
+            key = search_key(job, data, name=name, precision=precision, shrink=shrink)
             self.config = key.config
             if key.unreadable is not None:
                 _report_unreadable(key.unreadable, resume=resume)
@@ -176,51 +259,68 @@ class _Session:
                 _require_known(Path(store), self.config)
             self.store = Store(Path(store))
             self.store.begin(self.config, key.description)
+            self.recall()
+
+    def recall(self) -> None:
+        """Take what the store knows for known."""
+        if self.store:
             self.known = {Trial(row.lr, row.seed): row.loss for row in self.store.rows(self.config)}
 
     def close(self) -> None:
         if self.store:
             self.store.close()
 
+    @property
+    def done(self) -> int:
+        """The number of trials known among those that this search asked for."""
+        return sum(trial in self.known for trial in self.asked)
+
     def over_grid(self, rates: tuple[float, ...], graph: Graph, untrained: Untrained) -> LRSearch:
         """Train a grid as given."""
         return chosen(rates, tuple(self.losses(list(rates))), graph, untrained.seeds)
 
-    def coarse_to_fine(self, start: float, graph: Graph, untrained: Untrained) -> LRSearch:
+    def coarse_to_fine(
+        self, start: float, graph: Graph, untrained: Untrained, *, octaves: int, finest: int
+    ) -> LRSearch:
         """Train what the strategy wants, until it wants no more.
 
         Losses far above the untrained network's are no minimum, whatever is beside them: units that died at a huge
         rate leave such losses finite.
         """
         known: dict[int, tuple[float, ...]] = {}
-        low, high = -OCTAVES * OCTAVE, OCTAVES * OCTAVE
-        while positions := wanted(_minima(known, untrained.first), low=low, high=high):
-            losses = self.losses([rate_at(start, position) for position in positions])
+        low, high = -octaves * OCTAVE, octaves * OCTAVE
+        while positions := wanted(_minima(known, untrained.first), low=low, high=high, finest=finest):
+            left = left_after({*known, *positions}, low=low, high=high, finest=finest)
+            losses = self.losses([rate_at(start, position) for position in positions], left=left)
             known |= dict(zip(positions, losses, strict=True))
         return of_positions(known, start, graph, untrained.seeds)
 
-    def losses(self, rates: list[float]) -> list[tuple[float, ...]]:
-        """Return the seeds' losses at every rate, training the trials that are not known yet."""
+    def losses(self, rates: list[float], *, left: int = 0) -> list[tuple[float, ...]]:
+        """Return the seeds' losses at every rate, training trials not known yet; `left` more rates may be asked for."""
         trials = [Trial(rate, seed) for rate in rates for seed in range(self.seeds)]
         missing = [trial for trial in trials if trial not in self.known]
-        self.needed = len(self.known) + len(missing)
+        self.asked |= dict.fromkeys(trials)
+        self.expected = len(self.asked) + left * self.seeds
         if missing:
+            self._tell()
             before = time.perf_counter()
             # Chunks follow from the whole wave and are noted whole: after a kill whole chunks are missing, and these
             # train in the same company as without it, to the same bits.
             batching = self._settled_batching(trials).for_wave(len(trials))
             chunk_of = {trial: place // batching.chunk for place, trial in enumerate(missing)}
-            left = Counter(chunk_of.values())
+            untrained = Counter(chunk_of.values())
             waiting: dict[int, list[TrialResult]] = {}
-            for result in self._trained(missing, batching):
-                chunk = chunk_of[result.trial]
-                waiting.setdefault(chunk, []).append(result)
-                left[chunk] -= 1
-                if not left[chunk]:
-                    self._note(waiting.pop(chunk), time.perf_counter() - before)
+            # Closed at once, whatever ends the loop: an engine's workers end with its generator.
+            with closing(self._trained(missing, batching)) as results:
+                for result in results:
+                    chunk = chunk_of[result.trial]
+                    waiting.setdefault(chunk, []).append(result)
+                    untrained[chunk] -= 1
+                    if not untrained[chunk]:
+                        self._note(waiting.pop(chunk), time.perf_counter() - before)
         return [tuple(self.known[Trial(rate, seed)] for seed in range(self.seeds)) for rate in rates]
 
-    def _trained(self, trials: list[Trial], batching: Batching) -> Iterator[TrialResult]:
+    def _trained(self, trials: list[Trial], batching: Batching) -> Generator[TrialResult, None, None]:
         """Train trials; what the user's own model, loss or schedule raises in a later batch is one line, too."""
         try:
             yield from self.engine.run(self.job, self.data, trials, batching)
@@ -264,13 +364,23 @@ class _Session:
             self.known[result.trial] = result.loss
             self._tell()
 
+    def finish(self) -> None:
+        """Say that no more is wanted, where more was thought possible."""
+        if self.expected > len(self.asked):
+            self.expected = len(self.asked)
+            self._tell()
+
     def _tell(self) -> None:
-        if self.progress:
-            lowest = min(self.known, key=lambda trial: self.known[trial])
-            value = self.known[lowest]
-            best = lowest.lr if math.isfinite(value) else None
-            diverged = sum(not math.isfinite(loss) for loss in self.known.values())
-            self.progress(SearchProgress(len(self.known), self.needed, best, value, diverged))
+        if not self.progress:
+            return
+        known = {trial: self.known[trial] for trial in self.asked if trial in self.known}
+        self.share = max(self.share, len(known) / self.expected)
+        lowest = min(known, key=lambda trial: known[trial], default=None)
+        value = math.inf if lowest is None else known[lowest]
+        best = lowest.lr if lowest is not None and math.isfinite(value) else None
+        diverged = sum(not math.isfinite(loss) for loss in known.values())
+        steps = step_count(len(self.data[0]), self.job.recipe)
+        self.progress(SearchProgress(len(known), self.expected, best, value, diverged, self.share, self.stage, steps))
 
 
 def _report_unreadable(reason: str, *, resume: bool) -> None:
@@ -280,11 +390,10 @@ def _report_unreadable(reason: str, *, resume: bool) -> None:
             f"{reason}; no search of the store can be known to be this one: give the name that it was started with "
             "(name=...), or start it without resume"
         )
-    warnings.warn(
+    warn(
         f"{reason}; the trials are stored, but no other search can go on from them: give the search a name (name=...), "
         "and another whenever the model or the loss changes",
         SearchWarning,
-        stacklevel=4,
     )
 
 
@@ -321,17 +430,32 @@ def _means(known: dict[int, tuple[float, ...]], limit: float) -> dict[int, float
     return {position: mean if mean <= limit else math.inf for position, mean in means.items()}
 
 
-def _planned_as_base(make_model: Callable[[], nn.Module], data: Data, init: str, optimizer: Optimizer) -> Plan:
+def _planned_as_base(
+    make_model: Callable[[], nn.Module],
+    data: Data,
+    batch_size: int,
+    init: str,
+    optimizer: OptimizerChoice,
+    on_unknown: OnUnknown,
+) -> Plan:
     """Return the plan of a network that is its own base, its signals as they were measured."""
     model = made(make_model, 0)
     require_trainable(model)  # before the trace, which has no graph for a network without weights
-    graph = plan_module(model, data[0][: min(2, len(data[0]))], init=init, optimizer=optimizer).graph
+    inputs = example_of(data[0], model, batch=batch_size)
+    graph = plan_module(model, inputs, init=init, optimizer=optimizer, on_unknown=on_unknown).graph
     return plan_graph(graph, init=init, optimizer=optimizer, base_graph=graph)
 
 
-def _batch_size(data: Any, asked: int | None) -> int:
+def _enough(epochs: int | None, steps: int | None, batch_size: int) -> int | None:
+    """Return how many examples the steps of a trial take at most, None where that is as many as there are."""
+    if steps is None:
+        return None if epochs is not None else MOST_STEPS * batch_size
+    return require_whole("steps", steps) * batch_size
+
+
+def batch_size_of(data: Any, asked: int | None) -> int:
     """Return how many examples a step takes: as many as a loader's, unless something else holds the data."""
-    own = data.batch_size if isinstance(data, DataLoader) else None
+    own = loader_batch_size(data)
     if own is not None and asked is not None and own != asked:
         raise InputError(
             f"batch_size is {shown(asked)}, and that of the DataLoader {own}; leave one out: give its data set"
@@ -369,16 +493,15 @@ def _rates(grid: object) -> tuple[float, ...]:
     return rates
 
 
-def _optimizer(plan: Plan | None, asked: Optimizer | None) -> Optimizer:
+def _optimizer(plan: Plan | None, given: OptimizerLike | None) -> OptimizerChoice:
     """Return the optimiser to train with: the one asked for, which has to be the plan's where there is one."""
     if plan is not None and not isinstance(plan, Plan):
         raise InputError(f"plan is {shown(plan)}; give what evenstep.plan(make_model(), example_inputs) returns")
-    if asked is not None:
-        require_choice("optimizer", asked, OPTIMIZERS)
-    planned = None if plan is None else cast(Optimizer, plan.optimizer)
-    if asked and planned and asked != planned:
+    asked = None if given is None else optimizer_choice(given)
+    planned = None if plan is None else choice_from(plan.optimizer_name, plan.optimizer_options)
+    if asked and planned and asked.name != planned.name:
         raise InputError(
-            f"the plan is for optimizer '{planned}', and optimizer is '{asked}', whose rates are of another size; plan "
-            f"with optimizer='{asked}', or leave optimizer out"
+            f"the plan is for optimizer '{planned.name}', and optimizer is '{asked.name}', whose rates are of another "
+            f"size; plan with optimizer='{asked.name}', or leave optimizer out"
         )
-    return asked or planned or "sgd"
+    return asked or planned or OptimizerChoice("sgd")

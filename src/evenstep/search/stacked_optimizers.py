@@ -1,13 +1,39 @@
-"""Optimisers over stacked trials: torch's SGD and AdamW with a learning rate for each trial."""
+"""Optimisers over stacked trials: torch's SGD, AdamW and Muon, and Lion, with a learning rate for each trial."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from evenstep.optim import Layout, orthogonalized
+from evenstep.planning import Plan
+from evenstep.planning.decay import decaying
+from evenstep.planning.groups import matrices_of
 from evenstep.search.recipe import Recipe
+
+
+class Treatment(NamedTuple):
+    """Say how a parameter is stepped: times which decay and epsilon, and as which matrices Muon steps it."""
+
+    decay_scale: float = 1.0
+    eps_scale: float = 1.0
+    layout: Layout | None = None
+
+
+def treatments(recipe: Recipe, plan: Plan, names: Sequence[str]) -> list[Treatment]:
+    """Return how a recipe steps a plan's parameters, in the order of their names."""
+    spared = recipe.no_decay and recipe.weight_decay > 0
+    decays = decaying(plan) if spared else frozenset(names)
+    matrices = matrices_of(plan) if recipe.optimizer == "muon" else {}
+    plans = {planned.name: planned for planned in plan.parameters}
+    return [
+        Treatment(plans[name].decay_scale if name in decays else 0.0, plans[name].eps_scale, matrices.get(name))
+        for name in names
+    ]
 
 
 class StackedOptimizer(Protocol):
@@ -57,7 +83,7 @@ class StackedAdamW:
     """AdamW, as `torch.optim.AdamW` (and Adam without weight decay)."""
 
     def __init__(self, recipe: Recipe, parameters: list[Tensor]) -> None:
-        self.beta1, self.beta2 = recipe.betas
+        self.beta1, self.beta2 = recipe.betas_used
         self.eps, self.decay = recipe.eps, recipe.weight_decay
         self.means = [torch.zeros_like(p) for p in parameters]
         self.squares = [torch.zeros_like(p) for p in parameters]
@@ -93,6 +119,107 @@ class StackedAdamW:
         self.squares = [square[index] for square in self.squares]
 
 
-def stacked_optimizer(recipe: Recipe, parameters: list[Tensor]) -> StackedOptimizer:
-    """Return the stacked optimiser of a recipe."""
-    return StackedAdamW(recipe, parameters) if recipe.optimizer == "adam" else StackedSGD(recipe, parameters)
+class StackedLion:
+    """Lion, as `evenstep.optim.Lion`."""
+
+    def __init__(self, recipe: Recipe, parameters: list[Tensor]) -> None:
+        self.beta1, self.beta2 = recipe.betas_used
+        self.decay = recipe.weight_decay
+        self.buffers = [torch.zeros_like(p) for p in parameters]
+
+    def step_(self, parameters: list[Tensor], gradients: list[Tensor], rates: list[Tensor]) -> None:
+        """Take one step."""
+        if self.decay:
+            kept = torch._foreach_mul(rates, -self.decay)
+            torch._foreach_add_(kept, 1.0)
+            torch._foreach_mul_(parameters, kept)
+        moves = torch._foreach_mul(self.buffers, self.beta1)
+        torch._foreach_add_(moves, gradients, alpha=1 - self.beta1)
+        torch._foreach_addcmul_(parameters, [move.sign_() for move in moves], rates, -1.0)
+        torch._foreach_mul_(self.buffers, self.beta2)
+        torch._foreach_add_(self.buffers, gradients, alpha=1 - self.beta2)
+
+    def state(self) -> list[Tensor]:
+        """Return the momenta."""
+        return list(self.buffers)
+
+    def keep_(self, index: Tensor) -> None:
+        """Keep the momenta of these trials."""
+        self.buffers = [buffer[index] for buffer in self.buffers]
+
+
+class StackedMatrices:
+    """Muon on matrices, as `evenstep.optim.Muon`: trials are matrices more."""
+
+    def __init__(self, recipe: Recipe, parameters: list[Tensor], layouts: list[Layout]) -> None:
+        self.momentum, self.nesterov, self.decay = recipe.momentum_used, recipe.nesterov_used, recipe.weight_decay
+        self.layouts = layouts
+        self.buffers = [torch.zeros_like(p) for p in parameters]
+
+    def step_(self, parameters: list[Tensor], gradients: list[Tensor], rates: list[Tensor]) -> None:
+        """Take one step."""
+        torch._foreach_lerp_(self.buffers, gradients, 1 - self.momentum)
+        updates = self.buffers
+        if self.nesterov:
+            updates = list(torch._foreach_lerp(gradients, self.buffers, self.momentum))
+        for parameter, update, rate, layout in zip(parameters, updates, rates, self.layouts, strict=True):
+            orthogonal, factor = orthogonalized(update, layout)
+            if self.decay:
+                parameter.mul_(1 - rate * self.decay)
+            parameter.addcmul_(orthogonal.to(parameter.dtype), rate * factor, value=-1.0)
+
+    def state(self) -> list[Tensor]:
+        """Return the momenta."""
+        return list(self.buffers)
+
+    def keep_(self, index: Tensor) -> None:
+        """Keep the momenta of these trials."""
+        self.buffers = [buffer[index] for buffer in self.buffers]
+
+
+class StackedParts:
+    """Several optimisers as one, each over some of the parameters."""
+
+    def __init__(self, parts: list[tuple[list[int], StackedOptimizer]]) -> None:
+        self.parts = parts
+
+    def step_(self, parameters: list[Tensor], gradients: list[Tensor], rates: list[Tensor]) -> None:
+        """Take one step."""
+        for places, optimizer in self.parts:
+            optimizer.step_(*([values[place] for place in places] for values in (parameters, gradients, rates)))
+
+    def state(self) -> list[Tensor]:
+        """Return every part's state."""
+        return [tensor for _, optimizer in self.parts for tensor in optimizer.state()]
+
+    def keep_(self, index: Tensor) -> None:
+        """Keep every part's state of these trials."""
+        for _, optimizer in self.parts:
+            optimizer.keep_(index)
+
+
+def stacked_optimizer(
+    recipe: Recipe, parameters: list[Tensor], treated: Sequence[Treatment] | None = None
+) -> StackedOptimizer:
+    """Return the stacked optimiser of a recipe; parameters that are treated alike are stepped together."""
+    given = treated or [Treatment()] * len(parameters)
+    places: dict[tuple[float, float, bool], list[int]] = {}
+    for place, treatment in enumerate(given):
+        decay = recipe.weight_decay * treatment.decay_scale
+        places.setdefault((decay, recipe.eps * treatment.eps_scale, treatment.layout is not None), []).append(place)
+    parts = [
+        (where, _one(replace(recipe, weight_decay=decay, eps=eps), parameters, given, where))
+        for (decay, eps, _), where in places.items()
+    ]
+    return parts[0][1] if len(parts) == 1 else StackedParts(parts)
+
+
+def _one(recipe: Recipe, parameters: list[Tensor], treated: Sequence[Treatment], places: list[int]) -> StackedOptimizer:
+    """Return the optimiser of parameters that are treated alike."""
+    held = [parameters[place] for place in places]
+    layouts = [layout for place in places if (layout := treated[place].layout) is not None]
+    if layouts:
+        return StackedMatrices(recipe, held, layouts)
+    if recipe.optimizer == "lion":
+        return StackedLion(recipe, held)
+    return StackedAdamW(recipe, held) if recipe.optimizer in ("adam", "muon") else StackedSGD(recipe, held)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from evenstep.search.cuda import Precision, autocast
-from evenstep.search.job import Data
+from evenstep.search.fields import Data
 from evenstep.search.recipe import Recipe
 
 if TYPE_CHECKING:

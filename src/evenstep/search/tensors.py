@@ -1,79 +1,263 @@
-"""Data as a pair of tensors, whatever it came as, and checked before anything is trained on it."""
+"""Data as people have it, read once into tensors, and checked before anything is trained on it."""
 
 from __future__ import annotations
 
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from evenstep.errors import InputError
-from evenstep.search.job import Data
+from evenstep.module.exported import explained, split_inputs
+from evenstep.search.base.recording import run
+from evenstep.search.collating import FORMS, joined, kind_of, plain, rows_of, stacked
+from evenstep.search.fields import LABELS, Column, Data, column, each, named_tensors, own_loss
+from evenstep.search.loaders import first_batches, indices_of, takes_all
+from evenstep.search.randomness import copied, own_randomness
+from evenstep.search.recipe import Loss
+from evenstep.search.trying import require_values
+from evenstep.search.undisturbed import undisturbed
 
 
-def as_tensors(data: Any) -> Data:
-    """Return (inputs, targets) from such a pair, a map-style `Dataset` of pairs, or a `DataLoader`'s data set."""
-    with torch.random.fork_rng(devices=[]):  # loaders, and data sets that vary their examples, draw random numbers
+@dataclass(frozen=True)
+class Loaded:
+    """Hold data that were read, with the loss to train with and the batch size that their loader had."""
+
+    data: Data
+    loss: Loss
+    batch_size: int | None = None
+
+    @classmethod
+    def of(cls, data: Any, loss: Loss | None = None, *, limit: int | None = None) -> Loaded:
+        """Read data once, for several searches on them."""
+        tensors, chosen = as_tensors(data, loss, limit=limit)
+        return cls(tensors, chosen, loader_batch_size(data))
+
+
+def loader_batch_size(data: Any) -> int | None:
+    """Return the number of examples that a loader puts into a batch, None for other data."""
+    if not isinstance(data, DataLoader) or data.batch_size is not None:
+        return data.batch_size if isinstance(data, DataLoader | Loaded) else None
+    with undisturbed(data), own_randomness(0):
+        if data.batch_sampler is not None:  # one of the user's own
+            return max((len(batch) for batch in islice(data.batch_sampler, 1)), default=None)
+        batch = next(iter(data), None)
+    return None if batch is None else rows_of(plain(batch, data))
+
+
+def as_tensors(
+    data: Any, loss: Loss | None = None, *, limit: int | None = None, enough: int | None = None
+) -> tuple[Data, Loss]:
+    """Return the inputs and targets that `data` holds, and the loss to train with.
+
+    `data` is a pair of tensors, a tuple of several inputs and the targets, a dictionary of tensors, a map-style
+    `Dataset` of such examples, or a `DataLoader`, whose own `collate_fn` puts examples together. A dictionary holds
+    keyword arguments of the model. A `loss` of one argument is of the model's output alone: all that an example holds
+    then goes to the model. Left out it is the cross entropy of outputs and targets, or for dictionaries the loss that
+    the model computes itself. With a `limit`, at most so many examples are read, and of a loader that
+    does not tell its length no more than are `enough`.
+    """
+    if isinstance(data, Loaded):
+        return data.data, data.loss
+    if isinstance(loss, type):
+        raise InputError(f"loss is the class {loss.__name__}; give an instance of it, such as {loss.__name__}()")
+    value = _read(data, limit, enough)
+    count = _require_sound(value, data)
+    inputs, targets, chosen = _split(value, loss, data)
+    return (each(column(inputs, count), Tensor.detach), each(column(targets, count), Tensor.detach)), chosen
+
+
+def _split(value: Any, loss: Loss | None, data: Any) -> tuple[Any, Any, Loss]:
+    """Return what goes to the model, what goes to the loss, and the loss."""
+    # A loss that may take targets gets them where data are pairs; a dictionary goes to the model whole.
+    alone = loss is not None and takes_output_alone(loss, strictly=not isinstance(value, dict))
+    if isinstance(value, dict):
+        labels = next((name for name in LABELS if name in value), None)
+        if loss is None:
+            return value, None, own_loss
+        if alone:
+            return value, None, loss
+        if labels is None:
+            raise InputError(
+                f"the loss takes outputs and targets, and a batch holds {_listed(value)}; name the targets 'labels', "
+                "or give a loss of the output alone"
+            )
+        return {name: part for name, part in value.items() if name != labels}, value[labels], loss
+    if not isinstance(value, tuple):
+        if loss is not None and alone:
+            return value, None, loss
+        raise InputError(f"data is {kind_of(data)} without targets; give {FORMS}, or a loss of the output alone")
+    if loss is not None and alone:
+        return value[0] if len(value) == 1 else value, None, loss
+    if len(value) < 2:
+        raise InputError(f"an example holds {len(value)} tensor and no target; give {FORMS}")
+    inputs = value[0] if len(value) == 2 else value[:-1]
+    if loss is None:
+        _require_classes(value[-1])
+    return inputs, value[-1], loss or functional.cross_entropy
+
+
+def _require_classes(targets: Any) -> None:
+    """Refuse targets that no cross entropy is meant for, where that is what is left to assume."""
+    if not isinstance(targets, Tensor) or not targets.is_floating_point():
+        return
+    probabilities = targets.dim() > 1 and targets.shape[1] > 1 and bool((targets >= 0).all())
+    if not probabilities or not torch.allclose(targets.sum(1).float(), torch.ones(()), atol=1e-3):
+        raise InputError(
+            f"the targets are {targets.dtype} and neither classes nor probabilities, and no loss is given; give loss=, "
+            "such as torch.nn.functional.mse_loss, or whole numbers for the cross entropy"
+        )
+
+
+def takes_output_alone(loss: Callable[..., Any], *, strictly: bool = False) -> bool:
+    """Say whether a loss is of the model's output alone: its signature has no place for targets.
+
+    Places with a default are none for targets, unless `strictly` asks for there being none at all.
+    """
+    function = loss.forward if isinstance(loss, nn.Module) else loss
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # built-in functions that do not tell
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return False
+    places = [p for p in parameters if p.kind in kinds]
+    required = [p for p in places if p.default is inspect.Parameter.empty]
+    return len(places) == 1 or (len(required) == 1 and not strictly)
+
+
+def _read(data: Any, limit: int | None, enough: int | None) -> Any:
+    """Return all examples as tensors in tuples and dictionaries; random states stay as they were."""
+    # Examples that vary by chance are the same each time: a store knows a search by its data.
+    with undisturbed(data), own_randomness(0):
         if isinstance(data, DataLoader):
-            data = _joined(list(data)) if isinstance(data.dataset, IterableDataset) else data.dataset
+            return _of_loader(data, limit, enough)
+        if isinstance(data, IterableDataset):
+            raise InputError(f"{type(data).__name__} has no length; give a map-style Dataset, a DataLoader or tensors")
+        if isinstance(data, Tensor | Mapping):
+            return plain(data, data)
         if isinstance(data, Dataset) and not isinstance(data, tuple):
-            data = _stacked(data)
-    if not (isinstance(data, list | tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)):
-        raise InputError(
-            f"data is {type(data).__name__}; give a pair of tensors (inputs, targets), a Dataset or a DataLoader"
-        )
-    inputs, targets = data
-    for name, part in (("inputs", inputs), ("targets", targets)):
-        if part.is_meta:
-            raise InputError(f"the {name} are on the device 'meta' and hold no values; give tensors with values")
-        if part.layout != torch.strided or part.is_nested:
-            raise InputError(f"the {name} are {_kind(part)}; give dense ones, such as {name}.to_dense()")
-        if part.is_quantized:
-            raise InputError(f"the {name} are quantized; give plain ones: {name}.dequantize()")
-    if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) != len(targets):
-        raise InputError(
-            f"data holds inputs of shape {tuple(inputs.shape)} and targets of shape {tuple(targets.shape)}; give as "
-            "many targets as inputs"
-        )
-    if not len(inputs):
+            return stacked(data, None, limit)
+        if isinstance(data, list | tuple) and data and all(isinstance(part, Tensor | Mapping | tuple) for part in data):
+            if isinstance(data, list) and not all(isinstance(part, Tensor) for part in data):
+                return stacked(data, None, limit)  # a list of examples
+            return plain(tuple(data), data)
+        if not isinstance(data, str | bytes | list | tuple) and _is_sequence(data):
+            return stacked(data, None, limit)
+    kinds = {kind_of(part) for part in data} if isinstance(data, list | tuple) else set()
+    held = f" of {' and '.join(sorted(kinds))}" if kinds else ""
+    raise InputError(f"data is {kind_of(data)}{held}; give a pair of tensors {FORMS}")
+
+
+def _of_loader(loader: DataLoader[Any], limit: int | None, enough: int | None) -> Any:
+    """Return a loader's examples, put together by its own `collate_fn`."""
+    ready = loader.batch_size is None and loader.batch_sampler is None  # what the data set holds are batches already
+    if ready or isinstance(loader.dataset, IterableDataset):
+        return joined(first_batches(loader, limit, enough))
+    collate = None if loader.collate_fn is default_collate else loader.collate_fn
+    indices = None if takes_all(loader) else indices_of(loader, limit, enough)
+    return stacked(loader.dataset, collate, limit, indices)
+
+
+def _is_sequence(data: object) -> bool:
+    return all(hasattr(data, name) for name in ("__len__", "__getitem__"))
+
+
+def _require_sound(value: Any, data: Any) -> int:
+    """Refuse tensors that nothing can be trained on; return how many examples they hold."""
+    named = list(named_tensors(column(value, 0), "tensor"))
+    pair = isinstance(value, tuple) and len(value) == 2
+    if not named:
+        raise InputError(f"data is {kind_of(data)} and holds no tensor; give {FORMS}")
+    names = {"tensor.0": "inputs", "tensor.1": "targets"} if pair else {}
+    for place, tensor in named:
+        _require_usable(names.get(place, f"values of '{place.removeprefix('tensor.')}'"), tensor)
+    shapes = ", ".join(f"{names.get(p, p.removeprefix('tensor.'))} of shape {tuple(t.shape)}" for p, t in named)
+    if any(tensor.dim() == 0 for _, tensor in named) or len({len(tensor) for _, tensor in named}) > 1:
+        if pair and len(named) == 2:
+            shapes = shapes.replace(", targets", " and targets")
+            raise InputError(f"data holds {shapes}; give as many targets as inputs")
+        raise InputError(f"data holds {shapes}; give tensors of one length, an entry for every example")
+    if not len(named[0][1]):
         raise InputError("data is empty; give at least one example")
-    for name, part in (("inputs", inputs), ("targets", targets)):
-        if part.is_floating_point() and not bool(part.isfinite().all()):
-            raise InputError(f"the {name} hold values that are not finite; clean the data first")
-    return inputs.detach(), targets.detach()
+    return len(named[0][1])
 
 
-def _kind(tensor: Tensor) -> str:
-    return "nested" if tensor.is_nested else f"sparse ({str(tensor.layout).removeprefix('torch.')})"
+def _require_usable(name: str, tensor: Tensor) -> None:
+    if tensor.is_meta:
+        raise InputError(f"the {name} are on the device 'meta' and hold no values; give tensors with values")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        kind = "nested" if tensor.is_nested else f"sparse ({str(tensor.layout).removeprefix('torch.')})"
+        raise InputError(f"the {name} are {kind}; give dense ones, such as {name.split()[0]}.to_dense()")
+    if tensor.is_quantized:
+        raise InputError(f"the {name} are quantized; give plain ones: {name.split()[0]}.dequantize()")
+    if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        raise InputError(f"the {name} hold values that are not finite; clean the data first")
 
 
-def _stacked(data: Dataset[Any]) -> Data:
-    try:
-        pairs = [data[index] for index in range(len(data))]  # type: ignore[arg-type]
-    except TypeError:
-        raise InputError(
-            f"{type(data).__name__} has no length; give a map-style Dataset, a DataLoader or tensors"
-        ) from None
-    if not pairs:
-        raise InputError("data is empty; give at least one example")
-    try:
-        inputs, targets = zip(*((torch.as_tensor(x), torch.as_tensor(y)) for x, y in pairs), strict=True)
-        return torch.stack(inputs), torch.stack(targets)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise _unlike(type(data).__name__, error) from None
+def example_of(inputs: Column, model: nn.Module | None = None, *, count: int = 2, batch: int | None = None) -> Any:
+    """Return inputs of a few examples, as a plan takes them.
+
+    Labels are left out: a model that computes its loss from them is planned by what it predicts. A model that does not
+    run without them keeps them: T5 makes its decoder's inputs of the labels. One that does not run on a few examples
+    cut out of a batch gets a `batch` of so many, as it is where sizes depend on the longest; one that does not run on
+    that either raises.
+    """
+    few = _examples_of(inputs, count)
+    if model is None:
+        return few[0]
+    require_values(model)
+    error: Exception | None = None
+    tried: list[Any] = [*few, *(_examples_of(inputs, batch) if batch and count < min(batch, len(inputs)) else ())]
+    for example in tried:
+        try:
+            trial = copied(model)
+        except Exception:  # whoever copies it says so
+            return few[0]
+        error = _error_of(trial, *split_inputs(example, None))
+        if error is None:
+            return example
+    assert error is not None
+    raise explained(model, *split_inputs(tried[-1], None), error, what="a batch of the data") from error
 
 
-def _joined(batches: list[Any]) -> Data:
-    if not batches:
-        raise InputError("data is empty; give at least one example")
-    try:
-        return torch.cat([inputs for inputs, _ in batches]), torch.cat([targets for _, targets in batches])
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise _unlike("the DataLoader", error) from None
+def runs_on(model: nn.Module, inputs: Column, count: int) -> bool:
+    """Say whether a model, wherever it is, runs on so many examples of a batch."""
+    device = next((parameter.device for parameter in model.parameters()), None)
+    there = each(inputs[:count], lambda tensor: tensor.to(device))
+    examples = (split_inputs(example, None) for example in _examples_of(there, count))
+    return any(_error_of(copied(model), *example) is None for example in examples)
 
 
-def _unlike(name: str, error: Exception) -> InputError:
-    return InputError(
-        f"the examples of {name} do not stack to tensors ({error}); give pairs (inputs, targets), all of one shape"
-    )
+def _examples_of(inputs: Column, count: int) -> list[Any]:
+    """Return the first examples: without their labels, where they have some, and as they are."""
+    first = inputs[: min(count, len(inputs))]
+    if isinstance(first, Tensor):
+        return [first]
+    held = first.value
+    if not isinstance(held, dict) or not any(name in LABELS for name in held):
+        return [held]
+    return [{name: part for name, part in held.items() if name not in LABELS}, held]
+
+
+def _error_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
+    """Return what stops a model on inputs, None if nothing does; these and all random states stay as they were."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # whoever trains or plans the network hears all this there
+        try:
+            run(model, args, kwargs)
+        except Exception as error:
+            return error
+    return None
+
+
+def _listed(value: Mapping[str, Any]) -> str:
+    return ", ".join(f"'{name}'" for name in value)

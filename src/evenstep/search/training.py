@@ -11,15 +11,16 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from evenstep.module import initialize_
+from evenstep.optim import Lion, Muon
 from evenstep.planning import Plan
 from evenstep.rules import Optimizer
-from evenstep.search.job import Data
+from evenstep.search.fields import TensorPair
 from evenstep.search.recipe import Loss
 
 
 def train_(
     model: nn.Module,
-    data: Data,
+    data: TensorPair,
     plan: Plan,
     *,
     lr: float,
@@ -55,7 +56,7 @@ def train_(
     return losses
 
 
-def batches(data: Data, epochs: int, batch_size: int, generator: torch.Generator) -> Iterator[Data]:
+def batches(data: TensorPair, epochs: int, batch_size: int, generator: torch.Generator) -> Iterator[TensorPair]:
     """Yield shuffled batches, the incomplete last one of each epoch left out."""
     inputs, targets = data
     count = len(inputs)
@@ -67,7 +68,7 @@ def batches(data: Data, epochs: int, batch_size: int, generator: torch.Generator
             yield inputs[index], targets[index]
 
 
-def mean_loss(model: nn.Module, data: Data, *, loss: Loss = functional.cross_entropy) -> float:
+def mean_loss(model: nn.Module, data: TensorPair, *, loss: Loss = functional.cross_entropy) -> float:
     """Return the loss over a whole data set, infinite where it is not finite."""
     model.eval()
     with torch.no_grad():
@@ -78,4 +79,6 @@ def mean_loss(model: nn.Module, data: Data, *, loss: Loss = functional.cross_ent
 def _optimizer(groups: list[dict[str, object]], optimizer: Optimizer) -> torch.optim.Optimizer:
     if optimizer == "adam":
         return torch.optim.Adam(groups)
+    if optimizer in ("muon", "lion"):
+        return Muon(groups) if optimizer == "muon" else Lion(groups)
     return torch.optim.SGD(groups, momentum=0.9 if optimizer == "momentum" else 0.0, nesterov=optimizer == "momentum")

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from evenstep.arguments import require_number
-from evenstep.errors import InputError
+from evenstep.errors import InputError, warn
 from evenstep.graph import Graph
-from evenstep.search.job import Data, Job
+from evenstep.module.exported import remedy_of_types
+from evenstep.search.fields import LABELS, Column, Data, Fields, called, loss_of, own_loss, words
+from evenstep.search.job import Job
 from evenstep.search.randomness import own_randomness
 from evenstep.search.replicas import step_count
 
+_ALIKE = 0.1  # of a loss: a model that adds a little to its cross entropy still shows what guessing costs
 _BATCHES = 16  # that the untrained loss is averaged over: enough beside the spread of a few seeds
 
 
@@ -26,7 +29,7 @@ class Untrained:
     """Hold losses before training: of the first seed on the first batch, and what no learning is for every seed.
 
     Without learning a network ends where it began, or at the loss of guessing where that is lower: the logarithm of the
-    number of classes, for cross entropy.
+    number of classes, for cross entropy. A model that computes its own loss is seen to compute that from its logits.
     """
 
     first: float
@@ -39,20 +42,21 @@ def try_out(job: Job, data: Data, seeds: int) -> Untrained:
     _require_schedule(job, data)
     model = job.start(0).to(data[0].device).train()  # the data may be on a GPU already
     inputs, targets = next(_batches(job, data))
-    try:
-        with torch.no_grad(), own_randomness(0, inputs.device):  # whether a search looks further depends on it
-            output = model(inputs)
-            value: object = job.recipe.loss(output, targets)
-    except Exception as error:
-        raise unfit(job, data, error) from error
+    with torch.no_grad(), own_randomness(0, inputs.device):  # whether a search looks further depends on it
+        try:
+            output = called(model, inputs)
+        except Exception as error:
+            raise unfit(job, data, error) from error
+        _require_logits(job, data, output, targets)
+        try:
+            value: object = loss_of(job.recipe.loss, output, targets)
+        except Exception as error:
+            raise unfit(job, data, error) from error
     if not isinstance(value, Tensor) or value.dim() != 0:
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise InputError(f"the loss returned {shape} for a batch; return one number, such as its mean")
-    classes = _classes(job, output, targets)
-    if classes is not None:
-        _require_labels(job, data, classes)
     _require_gradient(job, model, data)
-    guessing = math.inf if classes is None else math.log(classes)
+    guessing = _guessing(job, output, inputs, targets, float(value))
     losses = tuple(min(_mean_loss(job, data, seed), guessing) for seed in range(seeds))
     return Untrained(float(value) if math.isfinite(value) else math.inf, losses)
 
@@ -63,7 +67,7 @@ def _require_gradient(job: Job, model: nn.Module, data: Data) -> None:
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     try:
         with own_randomness(0, inputs.device):
-            value = job.recipe.loss(model(inputs), targets)
+            value = loss_of(job.recipe.loss, called(model, inputs), targets)
             differentiable = value.requires_grad and value.is_floating_point()
             gradients = torch.autograd.grad(value, list(named.values()), allow_unused=True) if differentiable else []
     except Exception as error:
@@ -76,8 +80,19 @@ def _require_gradient(job: Job, model: nn.Module, data: Data) -> None:
     _report_idle(model, [n for n, g in zip(named, gradients, strict=True) if g is None])
 
 
+def require_values(model: nn.Module) -> None:
+    """Refuse a network without values: it can be planned, and nothing can be run on it."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    if (name := next((name for name, tensor in tensors if tensor.is_meta), None)) is not None:
+        raise InputError(
+            f"'{name}' of {type(model).__name__} is on the device 'meta' and holds no values; make the network on a "
+            "real device, or give it memory by model.to_empty(device='cpu') and initialise it"
+        )
+
+
 def require_trainable(model: nn.Module) -> None:
     """Refuse a network that has nothing to train."""
+    require_values(model)
     if not any(p.requires_grad for p in model.parameters()):
         raise InputError(f"{type(model).__name__} has no trainable parameters; there is nothing to train")
 
@@ -96,10 +111,21 @@ def require_same_network(model: nn.Module, graph: Graph) -> None:
 def unfit(job: Job, data: Data, error: Exception) -> InputError:
     """Say in one line that a network, its loss and its data do not fit."""
     reason = " ".join(str(error).split())[:300] or type(error).__name__
+    remedy = remedy_of_types(job.template, data[0].value if isinstance(data[0], Fields) else data[0], reason)
+    if "to match target batch_size" in reason:
+        remedy = (
+            "examples are padded to one length, the longest that was read; a model whose output is as long as the "
+            "longest row of a batch takes that length, pad_packed_sequence as total_length="
+        )
     return InputError(
-        f"{type(job.template).__name__} and the loss do not fit the data (inputs {tuple(data[0].shape)}, targets "
-        f"{tuple(data[1].shape)} {data[1].dtype}): {reason}"
+        f"{type(job.template).__name__} and the loss do not fit the data (inputs {words(data[0])}, targets "
+        f"{words(data[1])}{_type_of(data[1])}): {reason}{remedy and f'; {remedy}'}"
     )
+
+
+def _type_of(targets: Column) -> str:
+    """Return the type of a tensor's numbers: labels that are no whole numbers are a common mistake."""
+    return f" {targets.dtype}" if isinstance(targets, Tensor) else ""
 
 
 def _batches(job: Job, data: Data) -> Iterator[Data]:
@@ -113,25 +139,83 @@ def _mean_loss(job: Job, data: Data, seed: int) -> float:
     model = job.start(seed).to(data[0].device).train()  # batch norms have no statistics yet
     try:
         with torch.no_grad(), own_randomness(seed, data[0].device):
-            losses = [float(job.recipe.loss(model(inputs), targets)) for inputs, targets in _batches(job, data)]
+            losses = [float(loss_of(job.recipe.loss, called(model, x), y)) for x, y in _batches(job, data)]
     except Exception as error:
         raise unfit(job, data, error) from error
     mean = sum(losses) / len(losses)
     return mean if math.isfinite(mean) else math.inf
 
 
-def _classes(job: Job, output: object, targets: Tensor) -> int | None:
-    """Return the number of classes where the loss is torch's cross entropy of labels."""
-    plain = job.recipe.loss is functional.cross_entropy or type(job.recipe.loss) is nn.CrossEntropyLoss
-    if not plain or not isinstance(output, Tensor) or targets.is_floating_point():
-        return None
-    return int(output.shape[1 if output.dim() > 1 else 0])
+def _guessing(job: Job, output: Any, inputs: Column, targets: Column, value: float) -> float:
+    """Return the loss of guessing: that of equal logits, where targets are classes; infinite where that is not known.
+
+    A network may start above it: shedding what is too much is no learning. Logits are what the loss reads only up to a
+    number added to all: of logarithms of probabilities, or of a loss itself, zeros are no guess but an end.
+    """
+    if isinstance(targets, Tensor) and isinstance(output, Tensor) and not targets.is_floating_point():
+        try:
+            zeros = torch.zeros_like(output)
+            guess, shifted = (float(loss_of(job.recipe.loss, logits, targets)) for logits in (zeros, zeros + 1))
+        except Exception:  # the loss takes no such output
+            return math.inf
+        return guess if math.isfinite(guess) and math.isclose(guess, shifted, rel_tol=1e-3) else math.inf
+    held = inputs.value if isinstance(inputs, Fields) and isinstance(inputs.value, dict) else {}
+    labels = next((held[name] for name in LABELS if name in held), None)
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    classes = isinstance(labels, Tensor) and not labels.is_floating_point()
+    if job.recipe.loss is not own_loss or not classes or not isinstance(logits, Tensor) or logits.dim() < 2:
+        return math.inf
+    assert isinstance(labels, Tensor)
+    if not any(math.isclose(value, own, rel_tol=_ALIKE) for own in _cross_entropies(logits, labels)):
+        return math.inf
+    return math.log(logits.shape[-1]) if logits.shape[-1] > 1 else math.inf
+
+
+def _cross_entropies(logits: Tensor, labels: Tensor) -> Iterator[float]:
+    """Yield the cross entropies that a model may have computed: of labels as they are, and of the next ones."""
+    for shift in (0, 1):
+        read, wanted = (logits[:, :-1], labels[:, 1:]) if shift and labels.dim() > 1 else (logits, labels)
+        try:
+            yield float(functional.cross_entropy(read.flatten(0, -2).float(), wanted.flatten()))
+        except (RuntimeError, IndexError, ValueError):  # labels of another form
+            return
+
+
+def _require_logits(job: Job, data: Data, output: Any, targets: Column) -> None:
+    """Refuse what torch's cross entropy cannot be of, where it is the loss: it is, unless another was given."""
+    loss, kind = job.recipe.loss, type(job.template).__name__
+    plain = loss is functional.cross_entropy or (type(loss) is nn.CrossEntropyLoss and loss.reduction == "mean")
+    if not plain:
+        return
+    if not isinstance(output, Tensor):
+        raise InputError(
+            f"{kind} returns a {type(output).__name__}, and the loss is the cross entropy of one tensor; give "
+            f"loss=lambda output, target: torch.nn.functional.cross_entropy({_place_of_logits(output)}, target), or "
+            "another function of what it returns"
+        )
+    if not isinstance(targets, Tensor) or targets.is_floating_point() or output.dim() < 2:
+        return
+    if targets.shape == output.shape[:-1] != (len(output), *output.shape[2:]):
+        last = output.dim() - 2
+        raise InputError(
+            f"{kind} returns logits {tuple(output.shape)} for targets {tuple(targets.shape)}, and the cross entropy "
+            "takes classes from axis 1; give loss=lambda output, target: torch.nn.functional.cross_entropy("
+            f"output.flatten(0, {last}), target.flatten())"
+        )
+    _require_labels(job, data, output.shape[1])
+
+
+def _place_of_logits(output: Any) -> str:
+    if isinstance(output, Mapping):
+        return f"output[{'logits' if 'logits' in output else next(iter(output), 'logits')!r}]"
+    return "output[0]" if isinstance(output, list | tuple) else "output.logits"
 
 
 def _require_labels(job: Job, data: Data, classes: int) -> None:
     """Refuse labels that are no class: those after the first batch would end the search half-way."""
     ignored = getattr(job.recipe.loss, "ignore_index", -100)
     labels = data[1]
+    assert isinstance(labels, Tensor)
     wrong = ((labels < 0) | (labels >= classes)) & (labels != ignored)
     if bool(wrong.any()):
         place = int(wrong.reshape(len(labels), -1).any(1).nonzero()[0])
@@ -169,8 +253,7 @@ def _report_idle(model: nn.Module, names: list[str]) -> None:
     """Warn of parameters that get no gradient; a plan notes those that it can see are not used."""
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        warnings.warn(
+        warn(
             f"'{names[0]}'{more} of {type(model).__name__} gets no gradient and stays as it starts; freeze it with "
-            "requires_grad_(False), or let the loss depend on it",
-            stacklevel=5,
+            "requires_grad_(False), or let the loss depend on it"
         )

@@ -109,7 +109,7 @@ def run_demo(*, seeds: int = 2, epochs: int = 5, notify: DemoNotify = lambda _: 
     bases = {}
     for kind, make in BASES.items():
         notify(f"searching the base learning rate of a one-hidden-layer {kind}")
-        bases[kind] = search_lr(make, data.train, seeds=seeds, batch_size=BATCH_SIZE)
+        bases[kind] = search_lr(make, data.train, epochs=1, seeds=seeds, batch_size=BATCH_SIZE, progress=False)
     rows, plans = [], {}
     for name, kind, make in NETWORKS:
         notify(f"planning and training: {name}")

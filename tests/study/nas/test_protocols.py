@@ -153,7 +153,7 @@ def test_our_rule_stands_in_for_the_package_and_says_so(monkeypatch: pytest.Monk
     monkeypatch.setattr(muparam, "is_installed", lambda: False)
     treatment = MupProtocol().treatment(DENSE, SHAPE)
     planned = es.plan(
-        graph_of(DENSE, SHAPE), rule="mup", base=0.1, optimizer="sgd", base_graph=graph_of(RESIDUAL_CELL, SHAPE)
+        graph_of(DENSE, SHAPE), rule="spectral", base=0.1, optimizer="sgd", base_graph=graph_of(RESIDUAL_CELL, SHAPE)
     )
     expected = {p.name: 0.1 * p.lr_scale for p in planned.parameters}
     assert {pace.name: pace.lr for pace in treatment.paces} == pytest.approx(expected)

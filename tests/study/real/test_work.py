@@ -88,7 +88,7 @@ def test_the_same_plan_has_the_same_fingerprint_and_a_changed_one_another() -> N
     slower = replace(plan, parameters=tuple(reversed(plan.parameters)))
     assert fingerprint(slower) == fingerprint(plan)
     others = [
-        own_plan("mup"),
+        own_plan("spectral"),
         own_plan("constant"),
         plan_graph(plan.graph, rule=Weighted(kernel_length=0.0), optimizer="adam", base_graph=base),
         plan_graph(plan.graph, init=Conserve(readout_second_moment=1.0), optimizer="adam", base_graph=base),

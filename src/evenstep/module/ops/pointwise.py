@@ -67,12 +67,24 @@ _FUNCTIONS = {
     "aten.sin": "sin",
     "aten.cos": "cos",
     "aten.erf": "erf",
+    "aten.erfc": "1 - erf(x)",
+    "aten.expm1": "exp(x) - 1",
+    "aten.exp2": "exp(0.6931471805599453 * x)",
+    "aten.log2": "1.4426950408889634 * log(x)",
+    "aten.log10": "0.4342944819032518 * log(x)",
+    "aten.sinh": "0.5 * exp(x) - 0.5 * exp(-1 * x)",
+    "aten.cosh": "0.5 * exp(x) + 0.5 * exp(-1 * x)",
+    "aten.sign": "x / abs(x)",
+    "aten.sgn": "x / abs(x)",
+    "aten.tanhshrink": "x - tanh(x)",
+    "aten.logit": "log(x) - log(1 - x)",
 }
 _COPIES = """
     aten.alpha_dropout aten.clone aten.contiguous
     aten.detach aten.alias aten.to aten._to_copy aten.type_as aten.lift_fresh_copy aten.lift_fresh
     aten.bernoulli aten.round aten.nan_to_num aten.requires_grad_ aten.float aten.half
     aten.bfloat16 aten.double aten.feature_alpha_dropout aten.positive aten.floor aten.ceil aten.trunc
+    aten.conj aten._conj aten.conj_physical aten.detach_copy aten.frac aten.remainder aten.fmod
 """.split()
 # What takes only the shape of its argument.
 _FRESH = """
@@ -84,7 +96,9 @@ _FRESH = """
 _LOSSES = """
     aten.cross_entropy_loss aten.nll_loss aten.nll_loss_nd aten.nll_loss2d aten.mse_loss aten.l1_loss
     aten.smooth_l1_loss aten.huber_loss aten.binary_cross_entropy aten.binary_cross_entropy_with_logits
-    aten.kl_div
+    aten.kl_div aten.ctc_loss aten.poisson_nll_loss aten.soft_margin_loss aten.cosine_embedding_loss
+    aten.hinge_embedding_loss aten.margin_ranking_loss aten.multi_margin_loss aten.multilabel_margin_loss
+    aten.multilabel_margin_loss_forward aten.triplet_margin_loss aten.dist aten._ctc_loss
 """.split()
 
 
@@ -216,7 +230,7 @@ def _softmax(call: Call) -> Outcome:
     return Outcome((edge_from(signal, Activation(f"softmax:{entries}")),), probability=True)
 
 
-@handles("aten.pow")
+@handles("aten.pow", "aten.float_power")
 def _pow(call: Call) -> Outcome:
     exponent = call.argument(1, "exponent")
     if not isinstance(call.args[0], SignalValue) or not isinstance(exponent, int | float):
@@ -271,7 +285,12 @@ def _offset(fixed: Any, factor: float) -> tuple[Operator, ...]:
             return ()
         mean, std = float(values.float().mean()), float(values.float().std(correction=0))
     size = abs(factor) * math.hypot(mean, std)
-    return (Offset(factor * mean, abs(factor) * std),) if _SMALLEST_OFFSET < size < _LARGEST_OFFSET else ()
+    if not _SMALLEST_OFFSET < size < _LARGEST_OFFSET:
+        return ()
+    # What is mostly a constant means it; numbers around zero were drawn, and may be drawn otherwise.
+    alone = isinstance(fixed, ParameterValue) and fixed.made is None and len(fixed.names) == 1
+    table = fixed.names[0] if alone and std > abs(mean) and abs(factor) == 1.0 else ""
+    return (Offset(factor * mean, abs(factor) * std, table),)
 
 
 def _weighted_sum(terms: tuple[Expression, Expression], factors: tuple[float, float]) -> Expression:
@@ -279,7 +298,7 @@ def _weighted_sum(terms: tuple[Expression, Expression], factors: tuple[float, fl
     return expressions.total(first, second)
 
 
-@handles("aten.mul", "aten.multiply", "aten.div", "aten.divide", "aten.true_divide")
+@handles("aten.mul", "aten.div")
 def _multiply(call: Call) -> Outcome:
     first, second = call.args[0], call.argument(1, "other")
     divide = "div" in call.op

@@ -10,6 +10,34 @@ from evenstep.module.handler_types import Handler
 
 _HANDLERS: dict[str, Handler] = {}
 
+# Second names that torch has for one operator: what holds for the one holds for the other.
+_ALIASES = {
+    "absolute": "abs",
+    "broadcast_to": "expand",
+    "concatenate": "cat",
+    "concat": "cat",
+    "divide": "div",
+    "fold": "col2im",
+    "ger": "outer",
+    "linalg_matmul": "matmul",
+    "linalg_norm": "linalg_vector_norm",
+    "multiply": "mul",
+    "negative": "neg",
+    "row_stack": "vstack",
+    "_safe_softmax": "softmax",
+    "special_erf": "erf",
+    "special_expit": "sigmoid",
+    "special_expm1": "expm1",
+    "special_log_softmax": "log_softmax",
+    "special_log1p": "log1p",
+    "special_logit": "logit",
+    "special_logsumexp": "logsumexp",
+    "special_round": "round",
+    "special_softmax": "softmax",
+    "subtract": "sub",
+    "true_divide": "div",
+}
+
 Made = TypeVar("Made", bound=Handler)
 
 
@@ -55,14 +83,22 @@ def register_op(target: Any, handler: Handler | None = None) -> Any:
 
 
 def op_name(target: Any) -> str:
-    """Return an operator's name in the form `library.operator.overload` (`higher_order.cond` for control flow)."""
+    """Return an operator's name in the form `library.operator.overload` (`higher_order.cond` for control flow).
+
+    Of several names that torch has for one operator it is always the same.
+    """
     name = str(target).replace("::", ".").removeprefix("torch.ops.")
     library = getattr(target, "namespace", "")
-    return f"{library}.{name}" if library and "." not in name else name
+    name = f"{library}.{name}" if library and "." not in name else name
+    space, _, rest = name.partition(".")
+    operator, dot, overload_name = rest.partition(".")
+    known = _ALIASES.get(operator.rstrip("_")) if space == "aten" else None
+    return f"aten.{known}{'_' * operator.endswith('_')}{dot}{overload_name}" if known else name
 
 
 def handler_of(op: str) -> Handler | None:
     """Return the handler of an operator: of this overload, of all overloads, or of its in-place twin's original."""
+    op = op_name(op)
     packet, _, overload_name = op.rpartition(".")
     for name in (op, packet, packet.removesuffix("_") + "." + overload_name, packet.removesuffix("_")):
         if name in _HANDLERS:

@@ -41,10 +41,14 @@ _MOVES = """
     aten.replication_pad2d aten.replication_pad3d aten.upsample_nearest1d aten.upsample_nearest2d
     aten.upsample_nearest3d aten.upsample_bilinear2d aten.upsample_linear1d aten.upsample_trilinear3d
     aten.upsample_bicubic2d aten.interpolate aten.grid_sampler aten.sort aten.topk aten.take_along_dim
+    aten._pack_padded_sequence aten._pad_packed_sequence
     aten.masked_select aten.view_as aten.reshape_as aten.atleast_1d aten.atleast_2d aten.ravel aten.as_strided
     aten.rot90 aten.column_stack aten.meshgrid aten._adaptive_max_pool aten.complex aten.view_as_real
     aten.view_as_complex aten.real aten.col2im aten.resolve_conj aten.resolve_neg aten.atleast_3d aten.mH
-    aten.adjoint
+    aten.adjoint aten.upsample_nearest_exact1d aten._upsample_nearest_exact1d aten._upsample_nearest_exact2d
+    aten._upsample_nearest_exact3d aten._upsample_bilinear2d_aa aten._upsample_bicubic2d_aa aten.take aten.diag
+    aten.diag_embed aten.diagonal_copy aten.imag aten.polar aten.grid_sampler_2d aten.grid_sampler_3d
+    aten.affine_grid_generator aten.index_fill aten.cummax aten.cummin aten._pad_circular aten.hsplit aten.vsplit
 """.split()
 handle_each(_MOVES, identity)
 
@@ -66,7 +70,7 @@ def _part(call: Call) -> Outcome:
     return Outcome((edge_from(signal, Slice()),), probability=signal.probability, parts=True)
 
 
-@handles("aten.cat", "aten.concat", "aten.concatenate", "aten.stack", "aten.hstack", "aten.vstack")
+@handles("aten.cat", "aten.stack", "aten.hstack", "aten.vstack", "aten.dstack", "aten.pad_sequence")
 def _concat(call: Call) -> Outcome:
     """Join blocks side by side; each counts by its share of the entries."""
     blocks = [value for value in call.args[0] if isinstance(value, SignalValue | ParameterValue | ConstantValue)]
@@ -83,9 +87,17 @@ def _concat(call: Call) -> Outcome:
     return Outcome(tuple(edges), merge="concat", uses=uses)
 
 
+_LOOKS_UP = ("aten.index.", "aten.index_select.", "aten.embedding.")
+
+
 def moves_entries(op: str) -> bool:
     """Say whether an operator only moves, copies or joins entries, so that a drawn weight stays as drawn."""
-    return handler_of(op) in (identity, _part, _concat) or op.startswith(("aten.index.", "aten.index_select."))
+    return handler_of(op) in (identity, _part, _concat) or op.startswith(_LOOKS_UP)
+
+
+def cuts_entries(op: str) -> bool:
+    """Say whether an operator takes entries out of a signal, and leaves them as they are."""
+    return handler_of(op) is _part
 
 
 @handles("aten.pad", "aten.constant_pad_nd")
@@ -141,7 +153,7 @@ def _adaptive_average(call: Call) -> Outcome:
     return Outcome((edge_from(signal, Average(window)),))
 
 
-@handles("aten.sum")
+@handles("aten.sum", "aten.nansum")
 def _sum(call: Call) -> Outcome:
     """Sum n entries: n times their mean."""
     window = _window(call)
@@ -183,6 +195,31 @@ def _running_sum(call: Call) -> Outcome:
     signal = call.signals()[0]
     window = signal.shape[call.argument(1, "dim", -1)] if signal.shape else 1
     return Outcome((edge_from(signal, RunningSum(window)),))
+
+
+@handles("aten.logsumexp")
+def _log_of_sum(call: Call) -> Outcome:
+    """Take the logarithm of n times the mean of the exponentials."""
+    window = _window(call)
+    operators = (Activation("exp", window, depth=0), *scaled(float(window)), Activation("log", depth=0))
+    return Outcome((edge_from(call.signals()[0], *operators),))
+
+
+_TRANSFORMS = ("fft_fft", "fft_fft2", "fft_fftn", "fft_rfft", "fft_rfft2", "fft_rfftn")
+_INVERSES = ("fft_ifft", "fft_ifft2", "fft_ifftn", "fft_irfft", "fft_irfft2", "fft_irfftn")
+
+
+@handles(*(f"aten.{name}" for name in (*_TRANSFORMS, *_INVERSES)))
+def _fourier(call: Call) -> Outcome:
+    """Sum n entries with phases; `norm` says what the sum is divided by, and which way."""
+    signal, name = call.signals()[0], call.op.split(".")[1]
+    dims = call.argument(2, "dim", None if name.endswith("n") else [-2, -1] if name.endswith("2") else -1)
+    listed = range(len(signal.shape)) if dims is None else [dims] if isinstance(dims, int) else dims
+    window = max(math.prod(signal.shape[dim] for dim in listed), 1)
+    norm = call.argument(3, "norm") or "backward"
+    whole = norm == ("backward" if name in _TRANSFORMS else "forward")
+    scale = math.sqrt(window) if norm == "ortho" else float(window) if whole else 1.0
+    return Outcome((edge_from(signal, Average(window)),), scale=scale)
 
 
 @handles("aten.var", "aten.std")

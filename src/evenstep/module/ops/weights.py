@@ -64,7 +64,7 @@ def _matmul(call: Call) -> Outcome:
     return _product(call.args[0], call.args[1])
 
 
-@handles("aten.addmm", "aten.baddbmm", "aten.addbmm")
+@handles("aten.addmm", "aten.baddbmm", "aten.addbmm", "aten.addmv")
 def _addmm(call: Call) -> Outcome:
     added, first, second = call.args[:3]
     beta, alpha = float(call.argument(3, "beta", 1.0)), float(call.argument(4, "alpha", 1.0))
@@ -111,6 +111,32 @@ def _contraction(first: Any, second: Any, *, size: int = 1) -> Outcome:
         return Outcome((edge_from(values, alike), edge_from(steering, Steer())), merge="product")
     summed = (Contraction(size),) if size > 1 else ()
     return Outcome((edge_from(first, *summed), edge_from(second, *summed)), merge="product")
+
+
+@handles("aten.outer")
+def _outer(call: Call) -> Outcome:
+    return _contraction(call.args[0], call.args[1])
+
+
+@handles("aten.linalg_solve", "aten.linalg_solve_triangular")
+def _solved(call: Call) -> Outcome:
+    """Carry the right-hand side: a system that depends on the signal is near the identity, as in delta rules."""
+    system, right = call.args[:2]
+    if not _is_signal(system, right):
+        return carried(right if isinstance(right, SignalValue) else system)
+    return Outcome((edge_from(right), edge_from(system, Steer())), merge="product")
+
+
+@handles("aten.tensordot")
+def _tensordot(call: Call) -> Outcome:
+    """Multiply two tensors and sum over the axes given for each."""
+    first, second, axes, others = call.args[:4]
+    size = math.prod(first.shape[axis] for axis in axes)
+    if _is_signal(first, second):
+        return _contraction(first, second, size=size)
+    signal, matrix, summed = (first, second, others) if isinstance(first, SignalValue) else (second, first, axes)
+    writes = math.prod(matrix.shape) // max(math.prod(matrix.shape[axis] for axis in summed), 1)
+    return weight(signal, matrix, Weight(max(size, 1), max(writes, 1)))
 
 
 @handles("aten.cosine_similarity", "aten.cdist", "aten.pairwise_distance", "aten.vdot", "aten.inner")
@@ -322,7 +348,8 @@ def _recurrent(call: Call) -> Outcome:
         # A projection of the state (LSTM's `proj_size`) has no gates.
         writes = hidden if rows == gates * hidden else rows
         uses += [Parameter(name, "weight", fan_in=columns, fan_out=writes, note=note) for name in value.names]
-    signal, *states = {signal.vertex: signal for signal in call.signals()}.values()
+    signal, *others = call.signals()  # of a packed sequence the sizes of its batches too, which come with it
+    states = {other.vertex: other for other in others if other.vertex != signal.vertex}.values()
     operator = Recurrent(signal.shape[-1], hidden, kind=kind)
     edge = edge_from(signal, operator, parameters=tuple(use.name for use in uses))
     return Outcome((edge, *(edge_from(state, Steer()) for state in states)), uses=tuple(uses))

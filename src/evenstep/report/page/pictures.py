@@ -41,7 +41,7 @@ _STEEP = 10.0  # losses further apart are drawn on a logarithmic axis
 
 
 def search_chart(search: LRSearch) -> Chart:
-    """Return loss against learning rate: every seed, the mean, what diverged, the bracket and the chosen rate."""
+    """Return loss against learning rate: every seed, the mean, what diverged, the rate, its interval and the best."""
     width, height = 820.0, 380.0
     x = log_axis(search.grid, LEFT, width - RIGHT)
     finite = [loss for seeds in search.losses for loss in seeds if math.isfinite(loss)]
@@ -62,11 +62,11 @@ def search_chart(search: LRSearch) -> Chart:
         means.append((x.at(rate), y.at(mean)) if math.isfinite(mean) else None)
     areas, flags = [], []
     if math.isfinite(search.best):
-        low, high = (min(max(end, x.low), x.high) for end in search.bracket)
+        low, high = (min(max(end, x.low), x.high) for end in search.interval or (search.rate, search.rate))
         areas.append(box(x.at(low), x.at(high), TOP, height - BOTTOM, "bracket"))
-        flags.append(_flag(x, search.best, f"chosen {number(search.best)}", "chosen"))
-    if search.estimate is not None and x.low <= search.estimate <= x.high:
-        flags.append(_flag(x, search.estimate, f"estimate {number(search.estimate)}", "estimate"))
+        flags.append(_flag(x, search.rate, f"rate {number(search.rate)}", "chosen"))
+        if search.best != search.rate:
+            flags.append(_flag(x, search.best, f"best {number(search.best)}", "estimate"))
     if len(flags) == 2:  # side by side, so that labels do not lie on one another
         first, second = sorted(flags, key=lambda flag: flag.x)
         flags = [Flag(first.x, first.label, first.style, "end"), Flag(second.x, second.label, second.style, "start")]

@@ -23,7 +23,12 @@ _RULES = {
     "weighted": "each path counts by the second moment it carries",
     "paths": "the paper's: all paths count alike, by cubed depth",
     "constant": "the base's rate for all",
-    "mup": "factors of width alone",
+    "mup": "compares layers with those of a narrower base",
+    "spectral": "factors of width alone",
+    "completep": "muP, and residual branches over the number of blocks",
+    "depth-mup": "muP, and residual branches over the root of the number of blocks",
+    "u-mup": "muP of unit weights, depth as depth-muP",
+    "am-mup": "the shortest path's length to the power -3/2",
 }
 _INITS = {
     "conserve": "keeps the signal's second moment",
@@ -179,7 +184,7 @@ def _plan_facts(plan: Plan, *, has_graph: bool) -> tuple[Fact, ...]:
         ("Base learning rate", "none" if plan.base is None else number(plan.base), _base_said(plan)),
         ("Network's factor", f"× {number(plan.lr_scale)}", "relative to its base, width aside"),
         ("Initialisation", plan.init, _INITS.get(name_of(plan.init), "")),
-        ("Optimiser", plan.optimizer, ""),
+        ("Optimiser", plan.optimizer_name, ""),
         ("Parameters", whole(len(plan.parameters)), counted(values, "number")),
     ]
     if has_graph:
@@ -205,9 +210,9 @@ def _row(plan: Plan, p: ParameterPlan, scale: ColourScale) -> ParameterRow:
         number(p.std),
         p.std,
         start,
-        number(p.lr_scale),
+        "frozen" if p.frozen else number(p.lr_scale),
         p.lr_scale,
-        "" if plan.base is None else number(plan.base * p.lr_scale),
+        "" if plan.base is None or p.frozen else number(plan.base * p.lr_scale),
         own_words(plan, p, start=True),
         scale.colour(p.lr_scale),
     )
@@ -219,14 +224,17 @@ def _search(part: SearchPart, anchor: str) -> SearchSection:
     low, high = search.bracket
     known = math.isfinite(search.best)
     facts: list[Fact] = [
-        ("Chosen learning rate", number(search.best), "the largest that is as good as the best"),
-        ("Bracket", f"{number(low)} – {number(high)}" if known else "–", "its neighbours that were tried"),
-        ("Estimate", number(search.estimate), "the minimum of a parabola; plans start from it"),
+        ("Rate", number(search.rate), "what plans start from"),
     ]
     if search.interval:
         facts.append(
-            ("95 % interval", f"{number(search.interval[0])} – {number(search.interval[1])}", "of the seeds' own")
+            ("95 % interval", f"{number(search.interval[0])} – {number(search.interval[1])}", "of the smallest loss")
         )
+    facts += [
+        ("Estimate", number(search.estimate), "the minimum of a parabola, if there is one"),
+        ("Best", number(search.best), "the largest tried that is as good as the lowest, but for the seeds' noise"),
+        ("Bracket", f"{number(low)} – {number(high)}" if known else "–", "the neighbours of the best"),
+    ]
     facts.append(
         ("Tried", counted(len(search.grid), "rate"), f"{counted(seeds, 'seed')} each, {search.diverged} diverged")
     )
@@ -234,7 +242,7 @@ def _search(part: SearchPart, anchor: str) -> SearchSection:
         (number(rate), _loss(mean), ", ".join(map(_loss, losses)), rate == search.best)
         for rate, mean, losses in zip(search.grid, search.mean_losses, search.losses, strict=True)
     )
-    notice = _STATUS.get(search.status, "")
+    notice = _STATUS.get(search.status, "") or search.remark
     return SearchSection(anchor, part.name or "Search", tuple(facts), notice, part.note, search_chart(search), rows)
 
 

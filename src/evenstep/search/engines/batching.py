@@ -12,7 +12,8 @@ from torch import Tensor
 
 from evenstep.module.threads import threads
 from evenstep.search.cuda import Precision
-from evenstep.search.job import Data, Job, Trial
+from evenstep.search.fields import Data, each
+from evenstep.search.job import Job, Trial
 from evenstep.search.memory import trials_that_fit
 from evenstep.search.randomness import own_randomness
 from evenstep.search.replicas import (
@@ -95,7 +96,8 @@ def fitted(batching: Batching, job: Job, data: Data, *, processes: int) -> Batch
 
 def placed(data: Data, device: torch.device) -> Data:
     """Return data on a device, laid out as torch itself does: sums over other layouts round differently."""
-    return _aligned(data[0].to(device)), _aligned(data[1].to(device))
+    inputs, targets = (each(part, lambda tensor: _aligned(tensor.to(device))) for part in data)
+    return inputs, targets
 
 
 def _aligned(tensor: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import pickle
@@ -16,15 +17,19 @@ import torch
 import torch.multiprocessing  # teaches pickle to hand tensors over as shared memory
 from torch import Tensor
 
-from evenstep.errors import SearchError
+from evenstep.errors import SearchError, SearchWarning, warn
 from evenstep.module.threads import threads
+from evenstep.search.copying import NotAsSentError
 from evenstep.search.cuda import Precision
 from evenstep.search.engines.batching import Batching, best_threads, chosen_batching, fitted, placed, train_in
-from evenstep.search.job import Data, Job, Trial
+from evenstep.search.engines.main_script import refers_to_main, why_not_again, without_main
+from evenstep.search.fields import Data, each
+from evenstep.search.job import Job, Trial
 from evenstep.search.replicas import TrialResult, step_count
 
 _START_SECONDS = 4.0  # what starting workers costs, importing torch above all
 _TRIES = 3
+_ALONE = "in this process alone: engine=evenstep.search.LocalEngine(workers=1)"
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,9 @@ class LocalEngine:
             return batching
         count, seconds = best_threads(batching, job, here, trials)
         if self._worth_workers(batching, seconds, job, here, trials):
-            return replace(batching, processes=processes)
+            if _can_travel(job):
+                return replace(batching, processes=processes)
+            _report_script(job)
         return replace(batching, threads=count)
 
     def run(
@@ -61,9 +68,17 @@ class LocalEngine:
         batching = batching or self.choose(job, here, trials).for_wave(len(trials))
         if device.type == "cpu":
             batching = fitted(batching, job, here, processes=self._processes(trials))
-            if self._worth_workers(batching, batching.seconds, job, here, trials):
-                yield from _in_workers(batching, job, here, trials, self.workers or _cores())
-                return
+            worth = self._worth_workers(batching, batching.seconds, job, here, trials)
+            if worth and not job.stays and _can_travel(job):
+                left = list(trials)
+                try:
+                    for result in _in_workers(batching, job, here, trials, self.workers or _cores()):
+                        left.remove(result.trial)
+                        yield result
+                except NotAsSentError as error:
+                    job.keep_here_()
+                    warn(f"the trials train in one process: {error}", SearchWarning)
+                trials = left
         yield from train_in(batching, job, here, trials, device, self.precision if device.type == "cuda" else "float32")
 
     def _processes(self, trials: Sequence[Trial]) -> int:
@@ -82,7 +97,7 @@ class LocalEngine:
             return False
         steps = len(trials) * step_count(len(data[0]), job.recipe)
         pays = batching.threads == 1 and batching.seconds * steps / workers + _START_SECONDS < seconds * steps
-        return (pays or self.workers is not None) and _can_travel(job)
+        return pays or self.workers is not None
 
 
 def _cores() -> int:
@@ -90,12 +105,26 @@ def _cores() -> int:
 
 
 def _can_travel(job: Job) -> bool:
-    """Say whether a job can be sent to another process: classes defined in a function or a notebook cannot."""
+    """Say whether a job can be sent to other processes.
+
+    Classes defined in a function or a notebook cannot, nor those of a script that starts searches without a guard.
+    """
+    pickled = _pickled(job)
+    return pickled is not None and (not refers_to_main(pickled) or why_not_again() is None)
+
+
+def _report_script(job: Job) -> None:
+    """Warn that trials train in one process for the sake of the script that defines their network."""
+    if _pickled(job) is not None:
+        kind = type(job.template).__name__
+        warn(f"the trials of {kind} train in one process: {why_not_again()}", SearchWarning)
+
+
+def _pickled(job: Job) -> bytes | None:
     try:
-        pickle.dumps(job)
+        return pickle.dumps(job)
     except Exception:
-        return False
-    return True
+        return None
 
 
 def _serve(pipe: Connection, pickled: bytes, data: Data) -> None:
@@ -105,17 +134,30 @@ def _serve(pipe: Connection, pickled: bytes, data: Data) -> None:
     before they are read.
     """
     torch.set_num_threads(1)
-    job: Job = pickle.loads(pickled)
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
             batching, trials = pipe.recv()
             try:
-                job.require_as_sent()
+                job = _unpickled(pickled)
                 pipe.send(list(train_in(batching, job, data, trials, torch.device("cpu"), "float32")))
             except SearchError as error:
                 pipe.send(error)
             except Exception as error:
-                pipe.send(SearchError(f"a worker failed with {type(error).__name__}: {error}; train with workers=1"))
+                pipe.send(SearchError(f"a worker failed with {type(error).__name__}: {error}; train {_ALONE}"))
+
+
+@functools.lru_cache(maxsize=1)
+def _unpickled(pickled: bytes) -> Job:
+    """Return the job of a worker, once it is known to be what it is where it comes from."""
+    try:
+        job: Job = pickle.loads(pickled)
+    except Exception as error:
+        raise NotAsSentError(
+            f"a new process cannot load the network or the loss ({type(error).__name__}: {error}); let their classes "
+            "and functions be in a module that it can import"
+        ) from error
+    job.require_as_sent()
+    return job
 
 
 @dataclass
@@ -128,13 +170,15 @@ class _Worker:
 
     @classmethod
     def started(cls, pickled: bytes, data: Data) -> _Worker:
+        """Start a worker; it runs the main script again only for what the job needs of it."""
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if context.get_start_method() == "forkserver":
             context.set_forkserver_preload(["evenstep.search.engines.local"])
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, pickled, data), daemon=True)
-        process.start()
+        with contextlib.nullcontext() if refers_to_main(pickled) else without_main():
+            process.start()
         theirs.close()  # so that the death of the worker, the last to hold it, ends our waiting
         return cls(process, ours, [])
 
@@ -153,7 +197,7 @@ def _in_workers(
     batching: Batching, job: Job, data: Data, trials: Sequence[Trial], workers: int
 ) -> Iterator[TrialResult]:
     """Hand chunks to worker processes; what a lost worker had is given to a new one."""
-    shared, pickled = (_shared(data[0]), _shared(data[1])), pickle.dumps(job)
+    shared, pickled = (each(data[0], _shared), each(data[1], _shared)), pickle.dumps(job)
     size = batching.chunk
     waiting = [list(trials[start : start + size]) for start in range(0, len(trials), size)][::-1]
     busy: list[_Worker] = []
@@ -171,7 +215,7 @@ def _in_workers(
                     losses += 1
                     if losses > _TRIES * workers:
                         raise SearchError(
-                            f"workers died {losses} times; train with fewer workers, or with one"
+                            f"workers died {losses} times; train with fewer workers, or {_ALONE}"
                         ) from None
                     waiting.append(worker.chunk)
                     busy.remove(worker)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from evenstep.search.engines.batching import Batching
-from evenstep.search.job import Data, Job, Trial
+from evenstep.search.fields import Data
+from evenstep.search.job import Job, Trial
 from evenstep.search.replicas import TrialResult
 
 

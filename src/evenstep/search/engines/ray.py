@@ -13,7 +13,8 @@ from evenstep.errors import SearchError
 from evenstep.module.threads import threads
 from evenstep.search.engines.batching import Batching, chosen_batching, placed, train_in
 from evenstep.search.engines.ray_cluster import RayCluster
-from evenstep.search.job import Data, Job, Trial
+from evenstep.search.fields import Data
+from evenstep.search.job import Job, Trial
 from evenstep.search.replicas import TrialResult
 
 
@@ -44,7 +45,7 @@ class RayEngine:
         ray = self._cluster.join()
         batching = batching or self.choose(job, data, trials)
         work = ray.remote(num_cpus=1, max_retries=self.retries)(_work)
-        shared = ray.put(job), ray.put((data[0].cpu(), data[1].cpu()))
+        shared = ray.put(job), ray.put(placed(data, torch.device("cpu")))
         size = batching.chunk
         waiting = [
             work.remote(*shared, batching, list(trials[start : start + size])) for start in range(0, len(trials), size)

@@ -37,12 +37,12 @@ class MupProtocol(Rated):
     name: str = field(default="mup", init=False)
 
     def treatment(self, code: str, shape: NetworkShape) -> Treatment:
-        """Return what MuSGD's groups, or the plan by the rule `mup`, say."""
+        """Return what MuSGD's groups, or the plan by the rule `spectral`, say."""
         if is_installed():
             return _of_package(code, shape, self.lr)
         base = graph_of(RESIDUAL_CELL, shape)
         planned = plan(
-            graph_of(cell_digits(code), shape), rule="mup", base=self.lr, base_graph=base, optimizer="momentum"
+            graph_of(cell_digits(code), shape), rule="spectral", base=self.lr, base_graph=base, optimizer="momentum"
         )
         return replace(of_plan(planned), note=way())
 
@@ -60,7 +60,7 @@ def is_installed() -> bool:
 def way() -> str:
     """Return who gives the factors, in words."""
     if not is_installed():
-        return "evenstep's rule 'mup'; the mup package is not installed"
+        return "evenstep's rule 'spectral'; the mup package is not installed"
     try:
         return f"MuSGD of the mup package {metadata.version('mup')}"
     except metadata.PackageNotFoundError:

@@ -25,6 +25,17 @@ def compact_set() -> tuple[RealNetwork, ...]:
     )
 
 
+def million_set() -> tuple[RealNetwork, ...]:
+    """Return the same networks at twice the width: a million parameters or more each."""
+    return (
+        _of_text("gpt2 6 x 128", "gpt2", partial(gpt2, 6), width=2 * _WIDTH),
+        _of_text("llama 6 x 128", "llama", partial(llama, 6), width=2 * _WIDTH),
+        _of_images("vit 6 x 128", "vit", partial(_vit, 6, width=2 * _WIDTH)),
+        _of_images("resnet 3-3-3, wide", "resnet", partial(_resnet, 3, widths=(32, 64, 128))),
+        _of_images("convnext 3-4-3, wide", "convnext", partial(_convnext, (3, 4, 3), widths=(48, 96, 192))),
+    )
+
+
 def compact_bases() -> Mapping[str, RealNetwork]:
     """Return the base of every kind: one block, or one of every stage where a kind has stages."""
     made = (
@@ -41,19 +52,18 @@ def _of_images(name: str, kind: str, make: Any) -> RealNetwork:
     return RealNetwork(name, kind, "images", make, "transformers", image=(3, SIDE, SIDE))
 
 
-def _of_text(name: str, kind: str, make: Any) -> RealNetwork:
-    return RealNetwork(
-        name, kind, "text", partial(make, _WIDTH, head=_HEAD, length=LENGTH), "transformers", length=LENGTH
-    )
+def _of_text(name: str, kind: str, make: Any, *, width: int = _WIDTH) -> RealNetwork:
+    made = partial(make, width, head=_HEAD, length=LENGTH)
+    return RealNetwork(name, kind, "text", made, "transformers", length=LENGTH)
 
 
-def _vit(depth: int) -> nn.Module:
+def _vit(depth: int, *, width: int = _WIDTH) -> nn.Module:
     transformers = package("transformers")
     config = transformers.ViTConfig(
-        hidden_size=_WIDTH,
+        hidden_size=width,
         num_hidden_layers=depth,
-        num_attention_heads=_WIDTH // _HEAD,
-        intermediate_size=4 * _WIDTH,
+        num_attention_heads=width // _HEAD,
+        intermediate_size=4 * width,
         image_size=SIDE,
         patch_size=_PATCH,
         num_labels=CLASSES,
@@ -62,12 +72,11 @@ def _vit(depth: int) -> nn.Module:
     return ImageLogits(transformers.ViTForImageClassification(config))
 
 
-def _resnet(depth: int) -> nn.Module:
+def _resnet(depth: int, *, widths: tuple[int, ...] = (16, 32, 64)) -> nn.Module:
     transformers = package("transformers")
-    widths = [16, 32, 64]
     config = transformers.ResNetConfig(
         embedding_size=widths[0],
-        hidden_sizes=widths,
+        hidden_sizes=list(widths),
         depths=[depth] * len(widths),
         layer_type="basic",
         num_labels=CLASSES,
@@ -75,9 +84,9 @@ def _resnet(depth: int) -> nn.Module:
     return ImageLogits(transformers.ResNetForImageClassification(config))
 
 
-def _convnext(depths: tuple[int, ...]) -> nn.Module:
+def _convnext(depths: tuple[int, ...], *, widths: tuple[int, ...] = (24, 48, 96)) -> nn.Module:
     transformers = package("transformers")
     config = transformers.ConvNextConfig(
-        hidden_sizes=[24, 48, 96], depths=list(depths), num_stages=len(depths), num_labels=CLASSES
+        hidden_sizes=list(widths), depths=list(depths), num_stages=len(depths), num_labels=CLASSES
     )
     return ImageLogits(transformers.ConvNextForImageClassification(config))

@@ -17,6 +17,8 @@ from evenstep.planning import Plan, plan_graph
 from evenstep.study.real.scales import RealScale, Row, real_scale_named
 
 PLANNED = ("constant", "mup", "weighted")
+# Records name a rule as it was called when the study began; `spectral` was `mup`.
+_CALLED: Mapping[str, str] = {"mup": "spectral"}
 PlanName = tuple[str, str, str]  # network, optimiser, rule
 Tracing = Callable[[Sequence[str]], Iterable[Graph]]
 
@@ -44,7 +46,11 @@ class Plans:
         graphs = dict(zip(names, tracing(names), strict=True))
         plans: dict[PlanName, Plan] = {
             (name, optimizer, rule): plan_graph(
-                graphs[name], rule=rule, init="conserve", optimizer=optimizer, base_graph=graphs[base]
+                graphs[name],
+                rule=_CALLED.get(rule, rule),
+                init="conserve",
+                optimizer=optimizer,
+                base_graph=graphs[base],
             )
             for name, base, optimizer in pairs
             for rule in PLANNED

@@ -19,7 +19,8 @@ from evenstep.errors import InputError, SearchError
 from evenstep.search import LocalEngine
 from evenstep.search.cuda import Precision
 from evenstep.search.engines.batching import Batching
-from evenstep.search.job import Data, Job, Trial
+from evenstep.search.fields import Data
+from evenstep.search.job import Job, Trial
 from evenstep.search.replicas import TrialResult
 from evenstep.study import statistics
 from evenstep.study.processes import end_with_parent, interrupts_held

@@ -11,8 +11,9 @@ from typing import Any
 from evenstep.planning import Plan, plan_graph
 from evenstep.rules import Paths, Rule, Weighted
 from evenstep.search import Engine, plain_values
+from evenstep.search.fields import TensorPair
 from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
-from evenstep.search.job import Data, Job, Trial
+from evenstep.search.job import Job, Trial
 from evenstep.search.recipe import Recipe, Schedule, constant_schedule
 from evenstep.search.replicas import step_count
 from evenstep.study.record import finite
@@ -151,7 +152,7 @@ class Measured:
 class Bench:
     """Where measuring happens: data, engine, training."""
 
-    data: Data
+    data: TensorPair
     engine: Engine
     training: TransferTraining
 

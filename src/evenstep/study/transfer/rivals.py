@@ -13,7 +13,8 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 from evenstep.errors import InputError
-from evenstep.search.job import Data, Job
+from evenstep.search.fields import TensorPair
+from evenstep.search.job import Job
 from evenstep.search.replicas import order
 
 TEST_STEPS = 100
@@ -35,7 +36,7 @@ class Attempt:
         return sum(self.losses) / len(self.losses)
 
 
-def range_test(job: Job, data: Data) -> float:
+def range_test(job: Job, data: TensorPair) -> float:
     """Return the rate at which a run with exponentially growing rate improves fastest.
 
     Losses are smoothed, and the rate is read off where the smoothed loss falls most steeply over the logarithm of
@@ -69,7 +70,7 @@ def range_test(job: Job, data: Data) -> float:
     return rates[10 + int(slopes.argmin())] if len(slopes) else rates[-1]
 
 
-def prodigy(job: Job, data: Data, seeds: int) -> Attempt:
+def prodigy(job: Job, data: TensorPair, seeds: int) -> Attempt:
     """Train the target with Prodigy at its defaults, from the plan's initialisation."""
     try:
         from prodigyopt import Prodigy
@@ -79,7 +80,7 @@ def prodigy(job: Job, data: Data, seeds: int) -> Attempt:
     return Attempt(None, losses, 0)
 
 
-def adamw(job: Job, data: Data, seeds: int) -> Attempt:
+def adamw(job: Job, data: TensorPair, seeds: int) -> Attempt:
     """Train the target with AdamW at PyTorch's defaults, from the plan's initialisation."""
     losses = tuple(
         _trained(job, data, seed, lambda model: torch.optim.AdamW(model.parameters())) for seed in range(seeds)
@@ -88,10 +89,10 @@ def adamw(job: Job, data: Data, seeds: int) -> Attempt:
 
 
 # Rivals that train the target in their own way; the range test only picks a rate.
-OPTIMISERS: Mapping[str, Callable[[Job, Data, int], Attempt]] = {"prodigy": prodigy, "adamw": adamw}
+OPTIMISERS: Mapping[str, Callable[[Job, TensorPair, int], Attempt]] = {"prodigy": prodigy, "adamw": adamw}
 
 
-def _trained(job: Job, data: Data, seed: int, make: Callable[[nn.Module], torch.optim.Optimizer]) -> float:
+def _trained(job: Job, data: TensorPair, seed: int, make: Callable[[nn.Module], torch.optim.Optimizer]) -> float:
     """Return the loss of one trial, trained by an optimiser of its own, over all the data; infinite if it diverged."""
     model = job.start(seed).to(data[0].device).train()
     optimizer = make(model)
@@ -110,7 +111,7 @@ def _trained(job: Job, data: Data, seed: int, make: Callable[[nn.Module], torch.
     return loss if math.isfinite(loss) else math.inf
 
 
-def _step(model: nn.Module, optimizer: torch.optim.Optimizer, job: Job, data: Data, index: torch.Tensor) -> float:
+def _step(model: nn.Module, optimizer: torch.optim.Optimizer, job: Job, data: TensorPair, index: torch.Tensor) -> float:
     place = index.to(data[0].device)
     optimizer.zero_grad()
     loss = job.recipe.loss(model(data[0][place]), data[1][place])
@@ -121,5 +122,5 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, job: Job, data: Da
 
 def _own_optimizer(job: Job, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
     if job.recipe.optimizer == "adam":
-        return torch.optim.AdamW(groups, betas=job.recipe.betas, weight_decay=job.recipe.weight_decay)
+        return torch.optim.AdamW(groups, betas=job.recipe.betas_used, weight_decay=job.recipe.weight_decay)
     return torch.optim.SGD(groups, momentum=job.recipe.momentum_used, nesterov=job.recipe.nesterov_used)

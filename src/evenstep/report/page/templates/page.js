@@ -66,7 +66,13 @@ function tooltips() {
   }
 
   const told = (event) => event.target.closest && event.target.closest("[data-tip]");
-  document.addEventListener("mouseover", (event) => show(told(event)));
+  // A page that scrolls under a resting pointer sends events too; the pointer says something only when it moves.
+  let pointer = "";
+  document.addEventListener("mouseover", (event) => {
+    const now = `${event.clientX} ${event.clientY}`;
+    if (now !== pointer) show(told(event));
+    pointer = now;
+  });
   document.addEventListener("mouseleave", hide);
   document.addEventListener("focusin", (event) => show(told(event)));
   document.addEventListener("focusout", hide);

@@ -1,0 +1,218 @@
+"""Which sums are residual additions, where their branches end, and how deep a network is.
+
+A *residual addition* is a sum of a signal that is carried there unchanged in kind (a skip, with whatever pools or
+fixed factors lie on it) and of branches: signals that were made from the carried one by weights. Where every summand
+ends in a weight of its own, as with a convolution on the shortcut, the summands with the fewest weights between the
+input and the sum are carried, and the others are branches.
+
+A branch *ends* in the last weights, or the last gains of a norm, before its sum: a factor of the branch can be put into
+them. It passes what commutes with a factor above zero on the way: skips, averages, dropout, ReLUs. It cannot pass other
+activations, a norm without gains, or a signal that something else reads too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from evenstep.graph.functions import HOMOGENEOUS
+from evenstep.graph.model import Edge, Graph, Parameter, vertices_whose_paths_meet
+from evenstep.graph.operators import (
+    Activation,
+    Average,
+    ConcatBlock,
+    Contraction,
+    Dropout,
+    Gate,
+    Maximum,
+    Norm,
+    Operator,
+    Padding,
+    Recurrent,
+    RunningSum,
+    Scale,
+    Slice,
+)
+from evenstep.graph.roles import LayerPosition
+
+_LINEAR = (Scale, Gate, Average, ConcatBlock, Contraction, Dropout, Maximum, Padding, RunningSum, Slice)
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Hold a live graph's residual additions, and by their index in `graph.edges` the edges of their branches.
+
+    `ends` are the edges whose weights or gains a factor of a branch can be put into, `inside` all edges that lie on
+    branches: the output is reached from them through a branch alone. `blocked` says for sums why a branch has no end.
+    """
+
+    sums: tuple[str, ...]
+    ends: frozenset[int]
+    inside: frozenset[int]
+    blocked: Mapping[str, str]
+
+
+def residuals(graph: Graph) -> Residuals:
+    """Return the residual additions of a live graph.
+
+    >>> graph = Graph.from_edges([("x", "a", "weight"), ("a", "b", "weight"), ("a", "b", "skip"), ("b", "y", "weight")])
+    >>> found = residuals(graph)
+    >>> found.sums, sorted(found.ends)
+    (('b',), [1])
+    """
+    walk = _Walk(graph)
+    sums: list[str] = []
+    ends: set[int] = set()
+    branches: set[int] = set()
+    blocked: dict[str, str] = {}
+    for vertex in graph.vertices:
+        found = walk.branches_of(vertex.name)
+        if not found:
+            continue
+        sums.append(vertex.name)
+        for edge_index, end in found.items():
+            branches.add(edge_index)
+            ends |= end.edges
+            if end.blocked:
+                blocked[vertex.name] = end.blocked
+    numbers = {id(edge): edge_index for edge_index, edge in enumerate(graph.edges)}
+    within = vertices_whose_paths_meet(graph, lambda edge: numbers[id(edge)] in branches, forward=True, every=True)
+    inside = branches | {edge_index for edge_index, edge in enumerate(graph.edges) if edge.target in within}
+    return Residuals(tuple(sums), frozenset(ends), frozenset(inside), blocked)
+
+
+def hidden_depth(graph: Graph, positions: Mapping[int, LayerPosition]) -> int:
+    """Return the most hidden weights that lie on one path."""
+    before = dict.fromkeys((vertex.name for vertex in graph.vertices), 0)
+    for edge_index, edge in _in_order(graph):
+        here = before[edge.source] + (positions.get(edge_index) == "hidden")
+        before[edge.target] = max(before[edge.target], here)
+    return max(before.values())
+
+
+def shortest_depth(graph: Graph, sums: Iterable[str]) -> int:
+    """Return the length of the shortest path to an output: its weights, and those of the `sums` that it passes."""
+    before = _fewest_weights(graph, frozenset(sums))
+    return min(before[name] for name in graph.outputs)
+
+
+@dataclass(frozen=True)
+class _End:
+    """Hold where a summand comes from: the edges that it ends in, or why it has none, or where it is carried from."""
+
+    edges: frozenset[int] = frozenset()
+    blocked: str = ""
+    carried: str = ""
+
+
+class _Walk:
+    """Walk back from sums."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.parameters = {parameter.name: parameter for parameter in graph.parameters}
+        self.numbers = {id(edge): edge_index for edge_index, edge in enumerate(graph.edges)}
+        self.places = {vertex.name: place for place, vertex in enumerate(graph.vertices)}
+        self.fewest = _fewest_weights(graph, frozenset())
+        self.upstream: dict[str, int] = {}  # the vertices from which each one is reached, as bits
+        for vertex in graph.vertices:
+            bits = 1 << self.places[vertex.name]
+            for edge in graph.incoming[vertex.name]:
+                bits |= self.upstream[edge.source]
+            self.upstream[vertex.name] = bits
+
+    def branches_of(self, vertex: str) -> dict[int, _End]:
+        """Return where the branches that are added at a vertex end, by the edge that brings each; none elsewhere."""
+        incoming = [edge for edge in self.graph.incoming[vertex] if not edge.steers]
+        if self.graph.merge[vertex] != "sum" or len(incoming) < 2:
+            return {}
+        ends = [self.end_of(edge) for edge in incoming]
+        origins = [end.carried for end in ends if end.carried]
+        if origins:
+            reached = [
+                not end.carried and any(self._reaches(origin, edge.source) for origin in origins)
+                for edge, end in zip(incoming, ends, strict=True)
+            ]
+        else:
+            counts = [self.fewest[edge.source] + (edge.weight is not None) for edge in incoming]
+            common = -1
+            for edge in incoming:
+                common &= self.upstream[edge.source]
+            reached = [common != 0 and count > min(counts) for count in counts]
+        return {
+            self.numbers[id(edge)]: end for edge, end, is_one in zip(incoming, ends, reached, strict=True) if is_one
+        }
+
+    def end_of(self, edge: Edge) -> _End:
+        """Return where what an edge brings ends."""
+        edge_index = self.numbers[id(edge)]
+        if edge.weight is not None:
+            if isinstance(edge.weight, Recurrent):
+                return _End(blocked="a recurrent block, whose size no weight sets")
+            return self._ending(edge_index, edge, edge.after, "weight")
+        norms = [place for place, operator in enumerate(edge.operators) if isinstance(operator, Norm)]
+        if norms:
+            return self._ending(edge_index, edge, edge.operators[norms[-1] + 1 :], "gain")
+        before = self._end_at(edge.source)
+        stop = _stop(edge.operators)
+        return _End(blocked=stop) if stop and not before.carried else before
+
+    def _end_at(self, vertex: str) -> _End:
+        incoming = [edge for edge in self.graph.incoming[vertex] if not edge.steers]
+        alone = len(self.graph.outgoing[vertex]) == 1 and vertex not in self.graph.outputs
+        if not alone or not incoming:
+            return _End(carried=vertex)
+        ends = [self.end_of(edge) for edge in incoming]
+        if self.graph.merge[vertex] == "product":  # one factor takes it
+            return next((end for end in ends if end.edges), _End(carried=vertex))
+        if any(end.carried for end in ends):
+            return ends[0] if len(ends) == 1 else _End(carried=vertex)
+        stop = next((end.blocked for end in ends if end.blocked), "")
+        return _End(blocked=stop) if stop else _End(frozenset().union(*(end.edges for end in ends)))
+
+    def _ending(self, edge_index: int, edge: Edge, after: tuple[Operator, ...], role: str) -> _End:
+        held: list[Parameter] = [self.parameters[name] for name in edge.parameters]
+        takes = [parameter for parameter in held if parameter.role == role]
+        if edge.parameters and not takes:
+            return _End(blocked=f"a {'norm' if role == 'gain' else 'weight'} that has no {role} of its own")
+        if not edge.parameters and role == "gain":
+            return _End(blocked="a norm without gains")
+        if fixed := [parameter.name for parameter in takes if not parameter.trainable]:
+            return _End(blocked=f"'{fixed[0]}', which is frozen")
+        stop = _stop(after)
+        return _End(blocked=stop) if stop else _End(frozenset({edge_index}))
+
+    def _reaches(self, origin: str, vertex: str) -> bool:
+        return bool(self.upstream[vertex] >> self.places[origin] & 1)
+
+
+def _stop(operators: Iterable[Operator]) -> str:
+    """Return the words of the first operator that a factor does not commute with, nothing if there is none."""
+    for operator in operators:
+        if isinstance(operator, Activation):
+            if operator.name.partition(":")[0] not in HOMOGENEOUS:
+                return operator.words()
+        elif not isinstance(operator, _LINEAR):
+            return operator.words()
+    return ""
+
+
+def _fewest_weights(graph: Graph, sums: frozenset[str]) -> dict[str, int]:
+    """Return the fewest weights, and `sums`, on a path from an input to every vertex."""
+    fewest: dict[str, int] = {}
+    for vertex in graph.vertices:
+        ways = [
+            fewest[edge.source] + (edge.weight is not None)
+            for edge in graph.incoming[vertex.name]
+            if not edge.steers and edge.source in fewest
+        ]
+        if vertex.name in graph.inputs:
+            ways.append(0)
+        fewest[vertex.name] = min(ways, default=0) + (vertex.name in sums)
+    return fewest
+
+
+def _in_order(graph: Graph) -> list[tuple[int, Edge]]:
+    """Return all edges with their index, those into a vertex before those out of it."""
+    places = {vertex.name: place for place, vertex in enumerate(graph.vertices)}
+    return sorted(enumerate(graph.edges), key=lambda pair: places[pair[1].source])

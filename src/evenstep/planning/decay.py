@@ -1,0 +1,104 @@
+"""Weight decay of groups: which parameters decay, and how it goes with their rates.
+
+Torch's optimisers multiply a group's `weight_decay` by its rate: a step takes rate x weight_decay of every weight.
+
+- `coupled`: the same number for all groups, as torch has it. What trains slowly decays slowly. (AdamW in torch, after
+  Loshchilov & Hutter 2019, arXiv 1711.05101, whose own formula leaves the rate out.)
+- `even`: divided by the layer's own factor of the rate, so that rate x decay is the same for all: all parameters decay
+  at one pace, that of the network's rate. Between widths that keeps eta lambda constant, as muP and CompleteP do for
+  AdamW (Dey et al. 2025, arXiv 2505.01618): rates that fall with width have decays that grow with it.
+- `independent`: divided by the whole rate, so that a step takes `weight_decay` itself of every weight, times the
+  schedule's factor alone: no learning rate changes it (Loshchilov & Hutter's formula; Wortsman et al. 2023, arXiv
+  2309.14322). Such decays are of the size 1e-4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from evenstep.arguments import require_choice, require_number, shown
+from evenstep.errors import InputError, PlanWarning, warn
+from evenstep.graph.model import COMPUTED_FROM, EMBEDDING
+
+if TYPE_CHECKING:
+    from evenstep.planning.plan import ParameterPlan, Plan
+
+Decay = Literal["coupled", "even", "independent"]
+DECAYS: tuple[str, ...] = get_args(Decay)
+# Classes whose decay is no part of the gradient; others say so by `decoupled_weight_decay`.
+_DECOUPLED = ("AdamW", "Muon", "Lion")
+
+
+def decay_kind(decay: str | None, *, even_decay: bool) -> str:
+    """Return the kind of decay that two arguments name together; `even_decay` is the older one."""
+    if not isinstance(even_decay, bool):
+        raise InputError(f"even_decay is {shown(even_decay)}; give True or False")
+    if decay is None:
+        return "even" if even_decay else "coupled"
+    require_choice("decay", decay, DECAYS)
+    if even_decay and decay != "even":
+        raise InputError(f"decay is '{decay}' and even_decay True; leave even_decay out")
+    return decay
+
+
+def decay_rate(kind: str, options: Mapping[str, Any]) -> float | None:
+    """Return the weight decay among the options of all groups that is to be divided, None where none is."""
+    given = options.get("weight_decay")
+    if kind == "coupled":
+        return None
+    how = "even_decay=True divides" if kind == "even" else "decay='independent' divides"
+    remedy = f", which {how} among the groups, or leave {'even_decay' if kind == 'even' else 'decay'} out"
+    if kind == "independent":
+        return require_number("weight_decay", given, least=0, below=1, remedy=remedy)
+    return require_number("weight_decay", given, least=0, remedy=remedy)
+
+
+def group_decay(kind: str, weight_decay: float, *, rate: float, decay_scale: float) -> float:
+    """Return a group's weight decay at its own rate; `decay_scale` is the plan's for its layers.
+
+    >>> [round(group_decay(kind, 0.1, rate=0.02, decay_scale=0.5), 6) for kind in ("coupled", "even", "independent")]
+    [0.1, 0.05, 5.0]
+    """
+    if kind == "even":
+        return weight_decay * decay_scale
+    return weight_decay / rate if kind == "independent" else weight_decay
+
+
+def is_decoupled(class_name: str, options: Mapping[str, Any]) -> bool:
+    """Say whether a class of optimisers takes decay from the weights, and does not add it to the gradient."""
+    return class_name in _DECOUPLED or bool(options.get("decoupled_weight_decay"))
+
+
+def warn_if_normalised(kind: str, class_name: str, weight_decay: object, options: Mapping[str, Any]) -> None:
+    """Warn where Adam would add the decay to a gradient that it normalises: no division then makes it even."""
+    if kind == "coupled" or not weight_decay or class_name == "SGD" or is_decoupled(class_name, options):
+        return
+    warn(
+        f"decay is '{kind}' and the optimizer {class_name}, which adds the decay to the gradient and divides both by "
+        "the gradient's size, so that layers do not decay as said; plan with optimizer=torch.optim.AdamW",
+        PlanWarning,
+    )
+
+
+def decaying(plan: Plan) -> frozenset[str]:
+    """Return the names of the parameters that decay where not all do: weights, and what weights are computed from.
+
+    Norms' gains and biases, other biases, gates and factors, tables of positions and embeddings do not. A table that is
+    the readout's weight as well decays as that.
+    """
+    multiplied = {
+        name
+        for edge in plan.graph.edges
+        if edge.weight is not None and edge.weight.fan_in > 1
+        for name in edge.parameters
+    }
+    return frozenset(
+        p.name for p in plan.parameters if _is_weight(p) and (EMBEDDING not in p.notes or p.name in multiplied)
+    )
+
+
+def _is_weight(parameter: ParameterPlan) -> bool:
+    if COMPUTED_FROM in parameter.notes:
+        return sum(size > 1 for size in parameter.shape) > 1
+    return parameter.role == "weight"

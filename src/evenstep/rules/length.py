@@ -1,0 +1,98 @@
+"""How the best rate goes with the number of steps: the longer a training, the smaller."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from evenstep.errors import InputError
+from evenstep.graph.fields import require_valid_fields
+from evenstep.rules.rule import Factor, Optimizer, steps_by_rate
+
+
+class LengthRule(Protocol):
+    """Answer how a training's best rate goes with its length."""
+
+    @property
+    def name(self) -> str:
+        """The name the rule is chosen by."""
+
+    def factor(self, steps: int, *, searched: int, optimizer: Optimizer = "adam") -> Factor:
+        """Return the factor that moves a rate from runs of `searched` steps to a training of `steps`."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """Say how the best rate of short trainings goes with their length, and that of long ones not at all.
+
+    Weights have to travel some way whatever the length: with few steps at a rate that goes like one over their number.
+    With many, the largest stable rate is the limit, and the length no longer counts. The sum of both has one constant:
+    `travel` is the number of steps that the way takes at the rate that long trainings want (`results/short-runs` has
+    what it is from). Below `shortest` steps, fewer than were measured, the preference stays as it is there.
+    """
+
+    travel: float = 20.0
+    shortest: int = 16
+    name: str = "travel"
+
+    def preference(self, steps: int) -> float:
+        """Return the best rate of a training of so many steps, over that of a very long one.
+
+        >>> Length().preference(20), Length().preference(2000)
+        (2.0, 1.01)
+        """
+        return 1.0 + self.travel / max(steps, self.shortest)
+
+    def factor(self, steps: int, *, searched: int, optimizer: Optimizer = "adam") -> Factor:
+        """Return the factor that moves a rate from runs of `searched` steps to a training of `steps`."""
+        del optimizer
+        return _factor(self.preference(steps) / self.preference(searched), steps, searched)
+
+
+@dataclass(frozen=True)
+class LengthPower:
+    """Scale the rate by a power of the number of steps beyond so many, at one batch.
+
+    Between 128 steps and 1,500 best rates hardly change (`results/short-runs`). Beyond, Adam's exponent is that of
+    Bjorck et al. 2024 (arXiv 2409.19913) for language models trained by AdamW over horizons of 25 to 800 billion
+    tokens. SGD's rates do not fall: warm-ups that take more steps let larger ones in.
+
+    >>> rule = LengthPower()
+    >>> [round(rule.factor(steps, searched=128).value, 3) for steps in (200, 1500, 15_000)]
+    [1.0, 1.0, 0.479]
+    """
+
+    fall: float = 0.32
+    sgd_fall: float = 0.0
+    flat_to: int = 1500
+    name: str = "power"
+
+    def __post_init__(self) -> None:
+        require_valid_fields(self)
+
+    def factor(self, steps: int, *, searched: int, optimizer: Optimizer = "adam") -> Factor:
+        """Return the factor that moves a rate from runs of `searched` steps to a training of `steps`."""
+        fall = self.fall if steps_by_rate(optimizer) else self.sgd_fall
+        longer = max(steps, self.flat_to) / max(searched, self.flat_to)
+        return _factor(math.pow(longer, -fall), steps, searched)
+
+
+def _factor(value: float, steps: int, searched: int) -> Factor:
+    return Factor("length", value, f"for {steps} steps, found with {searched}")
+
+
+LENGTH = LengthPower()
+LENGTH_RULES: Mapping[str, LengthRule] = {rule.name: rule for rule in (LENGTH, Length())}
+
+
+def length_rule(given: str | LengthRule) -> LengthRule:
+    """Return a length rule by its name, or as it is."""
+    if not isinstance(given, str) and hasattr(given, "factor"):
+        return given
+    if not isinstance(given, str) or given not in LENGTH_RULES:
+        raise InputError(
+            f"length is {given!r}; choose one of {', '.join(LENGTH_RULES)}, or give a value such as LENGTH"
+        )
+    return LENGTH_RULES[given]

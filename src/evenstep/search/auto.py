@@ -1,0 +1,184 @@
+"""A plan from nothing but a model and its data: find a base, search it, plan, and correct the plan on the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from evenstep.arguments import require_number, require_whole
+from evenstep.errors import InputError, SearchWarning, warn
+from evenstep.module import plan as plan_module
+from evenstep.module.trace import OnUnknown
+from evenstep.planning import Plan
+from evenstep.planning.optimizers import OptimizerChoice, OptimizerLike, optimizer_choice
+from evenstep.planning.unwrap import unwrapped
+from evenstep.search.base import Base, base_of
+from evenstep.search.copying import require_copies
+from evenstep.search.engines import Engine
+from evenstep.search.fields import each
+from evenstep.search.held import require_apart
+from evenstep.search.recipe import Loss
+from evenstep.search.refining import TRAIN_STEPS, refine
+from evenstep.search.result import LRSearch
+from evenstep.search.searching import LEARNT, batch_size_of
+from evenstep.search.short_runs import examples_taken, moved, searched, usual_steps
+from evenstep.search.showing import SearchProgress
+from evenstep.search.tensors import Loaded, example_of
+
+COST = 0.1  # of the training's own, in steps of the model: what search and refinement together aim at
+RUNS = 4  # that a refinement takes as a rule
+TRIALS = 6  # that the search of a base takes as a rule
+SHARE_OF_BASE = 1 / 3  # of the cost; the network itself says more
+SMALL = 0.7  # of the model's cost: a base that takes more is searched in the model's place, and nothing is refined
+LONGEST = 512  # steps of a run: longer ones say little more
+# Where searches of bases begin; none depends on it.
+STARTS = {"sgd": 0.5, "momentum": 0.05, "adam": 0.002, "muon": 0.002, "lion": 0.0003}
+FAR = 10.0  # root mean square of targets: outputs that start below one have a long way to go
+LONGER = (1, 4, 16)  # times as many steps, four times the last, while the search of a base says too little
+
+
+def auto_plan(
+    model: nn.Module,
+    data: Any,
+    *,
+    optimizer: OptimizerLike = "adam",
+    train_steps: int = TRAIN_STEPS,
+    loss: Loss | None = None,
+    batch_size: int | None = None,
+    weight_decay: float | None = None,
+    init: str = "conserve",
+    cost: float = COST,
+    on_unknown: OnUnknown = "raise",
+    engine: Engine | Literal["local", "ray"] = "local",
+    store: Path | str | None = None,
+    name: str | None = None,
+    progress: Callable[[SearchProgress], None] | bool | None = None,
+) -> Plan:
+    """Return a plan of a model from nothing but its data, ready for `initialize_` and `plan.optimizer(model)`.
+
+    Takes a small network out of the model (`base_of`), searches its learning rate, plans the model from it, and
+    corrects the plan by short runs of the model itself (`refine`). `data` is what the model trains on: a `DataLoader`,
+    a `Dataset`, or tensors; of large data only as many examples are read as are trained on. `loss` is a function of
+    the output and the targets, or of the output alone; left out it is the cross entropy, or for batches that are
+    dictionaries the model's own. `train_steps` is how long you will train, with a rate that falls to nothing: longer
+    trainings want smaller rates. Search and refinement together aim at `cost` of that training's time, and
+    take at least what a few short runs take. `plan.history` says what was found. With a `store` a call that was
+    stopped continues where it was, and answers the same; a `name` stands there for code that cannot be read.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is {type(model).__name__}; give the torch.nn.Module that you will train")
+    require_whole("train_steps", train_steps)
+    require_number("cost", cost, above=0)
+    model = unwrapped(model)
+    require_copies(model)
+    require_apart(loss, model)
+    chosen = optimizer_choice(optimizer).changed(weight_decay=weight_decay)
+    size = require_whole("batch_size", batch_size_of(data, batch_size))
+    device = next((tensor.device for tensor in model.parameters()), None)
+    few = Loaded.of(data, loss, limit=size)
+    size = min(size, len(few.data[0]))
+    inputs = example_of(each(few.data[0], lambda tensor: tensor.to(device)), model, batch=size)
+    base = base_of(model, inputs)
+    small = base.share <= SMALL
+    taken = examples_taken(model, few, size)
+    budget = cost * train_steps * size / taken  # in steps of the model on so few examples
+    steps = round(budget * (SHARE_OF_BASE if small else 1) / (TRIALS * base.share))
+    usual = usual_steps(size, taken)
+    steps = _between(usual // 2 if small else usual, steps, train_steps)
+    short = _between(usual, round(budget * (1 - SHARE_OF_BASE) / RUNS), train_steps)
+
+    @cache
+    def read(times: int) -> Loaded:
+        """Read as many examples as runs train on that are so many times as long."""
+        return replace(Loaded.of(data, loss, limit=times * max(steps, short) * taken), batch_size=None)
+
+    _report_far_targets(read(1))
+    options: dict[str, Any] = {"seeds": 1, "name": name, "engine": engine, "store": store, "progress": progress}
+    found, times, loaded = _searched(
+        base,
+        read,
+        steps,
+        affordable=budget / (TRIALS * base.share),
+        octaves=2 if small else 1,
+        batch_size=taken,
+        optimizer=chosen,
+        init=init,
+        on_unknown=on_unknown,
+        **options,
+    )
+    planned = plan_module(
+        model, inputs, base=found.rate, base_graph=found.graph, init=init, optimizer=chosen, on_unknown=on_unknown
+    )
+    to_training = {"to_steps": train_steps, "to_batch_size": size}
+    for factor in moved(chosen.name, steps=times * steps, batch_size=taken, **to_training):
+        planned = planned.with_factor(factor)
+    words = found.words if small else f"{found.words}, in the model's place"
+    planned = replace(planned, history=(words,))
+    if not small:  # what was searched is the model, or as good as that
+        return planned
+    # What the base needs to learn anything, the model needs, too.
+    short = min(times * short, max(LONGEST, short), max(train_steps, short))
+    return refine(model, planned, loaded, steps=short, train_steps=train_steps, batch_size=size, **options).plan
+
+
+def _report_far_targets(loaded: Loaded) -> None:
+    """Warn of numbers to predict that are far from where outputs start: a training is then about the way there."""
+    targets = loaded.data[1]
+    if not isinstance(targets, Tensor) or not targets.is_floating_point():
+        return
+    size = float(targets.float().pow(2).mean().sqrt())
+    if size > FAR:
+        mean, spread = float(targets.float().mean()), float(targets.float().std(correction=0))
+        warn(
+            f"the targets have mean {mean:.3g} and deviation {spread:.3g}, and outputs start near zero, so that short "
+            f"runs are about the way there; train on (target - {mean:.3g}) / {spread or 1.0:.3g}",
+            SearchWarning,
+        )
+
+
+def _searched(
+    base: Base,
+    read: Callable[[int], Loaded],
+    steps: int,
+    *,
+    affordable: float,
+    optimizer: OptimizerChoice,
+    **options: Any,
+) -> tuple[LRSearch, int, Loaded]:
+    """Return the search of a base, how many times as long its trials trained, and on what they did.
+
+    They train longer where they learnt nothing, and where they said too little and that many steps are affordable.
+    """
+    for times in LONGER:
+        loaded = read(times)
+        start = STARTS[optimizer.name]
+        found = searched(base, loaded, start=start, optimizer=optimizer, steps=times * steps, **options)
+        next_too_long = found.status != "learnt_nothing" and 4 * times * steps > affordable
+        if next_too_long or not says_too_little(found):
+            break
+    if found.status == "best_at_edge":  # losses that are alike at many rates; short runs of the model say more
+        warn(
+            f"the search of the base does not tell rates apart up to {found.grid[-1]:.3g} (its losses are "
+            f"{min(found.mean_losses):.3g} there); the plan starts from {found.rate:.3g}",
+            SearchWarning,
+        )
+        return found, times, loaded
+    return found.require_ok(), times, loaded
+
+
+def says_too_little(found: LRSearch) -> bool:
+    """Say whether longer trials are needed: nothing was learnt, or little, and at rates that noise tells apart."""
+    if found.status == "learnt_nothing":
+        return True
+    fall = (found.untrained or 0.0) - min(found.mean_losses)
+    return found.is_vague and fall < LEARNT * abs(found.untrained or 0.0)
+
+
+def _between(least: int, steps: int, train_steps: int) -> int:
+    """Return a number of steps that says something, and no more than the training has."""
+    return min(max(least, steps), LONGEST, max(train_steps, least))

@@ -1,0 +1,5 @@
+"""A base without thought: the user's own network with one block of each kind that it repeats."""
+
+from evenstep.search.base.making import Base, base_of
+
+__all__ = ["Base", "base_of"]

@@ -1,0 +1,141 @@
+"""How a search stands, shown while it runs: a bar on terminals and in notebooks, nothing in files and pipes.
+
+A command says there, too, what it is at: a line for each search that it starts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from evenstep.arguments import require_function
+
+
+@dataclass(frozen=True, slots=True)
+class SearchProgress:
+    """How a search stands: trials done and wanted at most, the best rate and loss so far, trials diverged.
+
+    `total` is what nearly all searches stay below; one that has to look many octaves further wants more. `share` is
+    the part that is done; it never falls. `stage` says what is searched, by trials of `steps` steps.
+    """
+
+    done: int
+    total: int
+    best: float | None
+    loss: float
+    diverged: int
+    share: float = 0.0
+    stage: str = "searching"
+    steps: int = 0
+
+
+Show = Callable[[SearchProgress], None]
+
+
+@contextmanager
+def shown_progress(asked: Show | bool | None) -> Iterator[Show | None]:
+    """Yield what to tell progress to: a function as given, a bar, or None.
+
+    Left out, a bar is shown if standard error is a terminal or a notebook's. True shows one anywhere, False nowhere.
+    """
+    if asked is None:
+        asked = _is_watched(sys.stderr)
+    if not isinstance(asked, bool):
+        yield require_function("progress", asked, what="a function that takes a SearchProgress, True or False")
+    elif not asked:
+        yield None
+    else:
+        bar = None if _in_notebook() else _rich_bar()
+        if bar is None:
+            with _line(sys.stderr) as show:
+                yield show
+        else:
+            with bar:
+                yield _on(bar)
+
+
+def for_command(*, quiet: bool) -> Show | bool | None:
+    """Return how a command shows its searches: a bar where someone watches, else a line for each; nothing if quiet."""
+    if quiet:
+        return False
+    return None if _is_watched(sys.stderr) else _stages(sys.stderr)
+
+
+def _stages(stream: TextIO) -> Show:
+    """Return what writes a line whenever another search begins."""
+    last: SearchProgress | None = None
+
+    def show(progress: SearchProgress) -> None:
+        nonlocal last
+        same = last is not None and (last.stage, last.steps) == (progress.stage, progress.steps)
+        if last is None or not same or progress.done < last.done:
+            stream.write(f"{progress.stage}: up to {progress.total} trials of {progress.steps} steps\n")
+            stream.flush()
+        last = progress
+
+    return show
+
+
+def _is_watched(stream: Any) -> bool:
+    try:
+        return bool(stream.isatty()) or _in_notebook()
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
+
+
+def _in_notebook() -> bool:
+    """Say whether this process is the kernel of a notebook; asking loads nothing."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def _rich_bar() -> Any:
+    """Return a bar of rich's; None where it is not installed, or something else shows one."""
+    try:
+        from rich import get_console
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    except ImportError:
+        return None
+    if getattr(get_console(), "_live_stack", None) or getattr(get_console(), "_live", None):
+        return None
+    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task("searching", total=1.0)
+    return bar
+
+
+def _on(bar: Any) -> Show:
+    def show(progress: SearchProgress) -> None:
+        bar.update(bar.task_ids[0], completed=progress.share, description=_words(progress))
+
+    return show
+
+
+@contextmanager
+def _line(stream: TextIO) -> Iterator[Show]:
+    """Yield what writes one line over and over, and takes it away at the end."""
+    longest = 0
+
+    def show(progress: SearchProgress) -> None:
+        nonlocal longest
+        text = f"searching {progress.share:4.0%}: {_words(progress)}"
+        longest = max(longest, len(text))
+        stream.write(f"\r{text.ljust(longest)}")
+        stream.flush()
+
+    try:
+        yield show
+    finally:
+        if longest:
+            stream.write(f"\r{' ' * longest}\r")
+            stream.flush()
+
+
+def _words(progress: SearchProgress) -> str:
+    best = "none yet" if progress.best is None else f"{progress.best:.3g} (loss {progress.loss:.4g})"
+    lost = f", {progress.diverged} diverged" if progress.diverged else ""
+    return f"{progress.done} of at most {progress.total} trials, best so far {best}{lost}"

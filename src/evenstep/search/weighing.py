@@ -1,0 +1,93 @@
+"""Weigh what short runs say against what a plan expects, in octaves: one distribution over multiples of the plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+_STEP = 1 / 16  # octaves between the multiples that are weighed
+_BEYOND = 3  # octaves beyond those tried
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Say where the best multiple is expected, in octaves, before a run is seen.
+
+    Student's t distribution around `octave`: `spread` is how far plans are off as a rule, and the heavy tails let
+    clear evidence move a plan by several octaves. `tail` is the number of degrees of freedom.
+    """
+
+    octave: float = 0.0
+    spread: float = 0.5
+    tail: float = 2.0
+
+    def log_density(self, octaves: np.ndarray) -> np.ndarray:
+        """Return the logarithm of the density, but for a constant."""
+        distance = (octaves - self.octave) / self.spread
+        density: np.ndarray = -(self.tail + 1) / 2 * np.log1p(distance**2 / self.tail)
+        return density
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """Hold the octave that evidence and expectation agree on, and where it lies with 95% probability."""
+
+    octave: float
+    interval: tuple[float, float]
+
+
+def weigh(losses: Mapping[float, float], expected: Expectation, *, noise: float, blur: float) -> Weighed:
+    """Return the mean and the 95% interval of the best octave.
+
+    `losses` maps octaves to the losses of short runs, infinite where they diverged. Differences of `noise` between two
+    losses say little: an octave counts as exp(-(its loss - the smallest) / noise), its loss read off between those
+    tried. However clear that is, what is best for a short run is best for a training only to within a Gaussian of
+    `blur` octaves. Where all losses are alike the expectation stands; where they differ clearly, they decide.
+    """
+    tried = sorted(losses)
+    worst = max((loss for loss in losses.values() if math.isfinite(loss)), default=0.0)
+    heights = [losses[octave] if math.isfinite(losses[octave]) else worst + 10 * noise for octave in tried]
+    low, high = min(tried[0], expected.octave) - _BEYOND, max(tried[-1], expected.octave) + _BEYOND
+    octaves = np.arange(low, high + _STEP / 2, _STEP)
+    curve = _extended(octaves, np.array(tried), np.array(heights))
+    density = np.exp(expected.log_density(octaves))
+    weights = density * _blurred(np.exp(-(curve - curve.min()) / noise), blur / _STEP)
+    weights /= weights.sum()
+    reached = np.cumsum(weights)
+    low, high = (float(octaves[np.searchsorted(reached, share)]) for share in (0.025, 0.975))
+    return Weighed(float((weights * octaves).sum()), (low - _STEP / 2, high + _STEP / 2))
+
+
+def _blurred(evidence: np.ndarray, steps: float) -> np.ndarray:
+    """Return evidence moved about by a Gaussian of so many steps; what is even stays so, up to the ends."""
+    away = np.arange(len(evidence))
+    kernel = np.exp(-(((away[:, None] - away[None, :]) / steps) ** 2) / 2)
+    blurred: np.ndarray = kernel @ evidence / kernel.sum(axis=1)
+    return blurred
+
+
+def _extended(octaves: np.ndarray, tried: np.ndarray, heights: np.ndarray) -> np.ndarray:
+    """Return losses between those tried, by parabolas through neighbours, and outside them rising as at the edge.
+
+    Of the two parabolas through an interval's ends and a point either side the higher counts: next to a rate that
+    diverged the other one dips far below all that was seen.
+    """
+    curve: np.ndarray = np.interp(octaves, tried, heights)
+    for left in range(len(tried) - 1 if len(tried) > 2 else 0):
+        inside = (octaves >= tried[left]) & (octaves <= tried[left + 1])
+        triples = [slice(first, first + 3) for first in (left - 1, left) if 0 <= first <= len(tried) - 3]
+        curve[inside] = np.max([_parabola(tried[t], heights[t], octaves[inside]) for t in triples], axis=0)
+    for edge, inner in ((0, 1), (-1, -2)) if len(tried) > 1 else ():
+        beyond = octaves < tried[0] if edge == 0 else octaves > tried[-1]
+        rise = max((heights[edge] - heights[inner]) / abs(tried[edge] - tried[inner]), 0.0)
+        curve[beyond] = heights[edge] + rise * np.abs(octaves[beyond] - tried[edge])
+    return curve
+
+
+def _parabola(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Return values of the parabola through three points."""
+    values: np.ndarray = np.polyval(np.polyfit(x - x[1], y, 2), at - x[1])
+    return values

@@ -1,0 +1,1 @@
+"""Tables of trainings that others measured: what rules would have said, and what it would have cost."""

@@ -1,0 +1,43 @@
+"""Check batch rules: their powers by optimiser, and what they refuse."""
+
+import pytest
+
+from evenstep.errors import InputError
+from evenstep.rules.batch import BATCH, BATCH_RULES, BatchPower, batch_rule
+from evenstep.rules.rule import Optimizer
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "value"),
+    [
+        ("root-linear", "adam", 3.0),
+        ("root-linear", "sgd", 9.0),
+        ("root-linear", "momentum", 9.0),
+        ("root", "momentum", 3.0),
+        ("linear", "adam", 9.0),
+        ("none", "sgd", 1.0),
+    ],
+)
+def test_a_batch_nine_times_as_large(name: str, optimizer: Optimizer, value: float) -> None:
+    factor = batch_rule(name).factor(576, searched=64, optimizer=optimizer)
+    assert factor.value == pytest.approx(value)
+    assert (factor.name, factor.why) == ("batch", "for batches of 576, found with 64")
+    back = batch_rule(name).factor(64, searched=576, optimizer=optimizer)
+    assert back.value * factor.value == pytest.approx(1)
+
+
+def test_the_default_is_the_first_of_the_names() -> None:
+    assert batch_rule("root") is BATCH
+    assert list(BATCH_RULES) == ["root", "root-linear", "linear", "none"]
+    assert batch_rule(own := BatchPower(0.3, 0.3, name="own")) is own
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(InputError, match="batch rule is 'cubic'; choose one of root, root-linear"):
+        batch_rule("cubic")
+    with pytest.raises(InputError, match=r"adam_power of root is -1\.0; give a number from 0 up"):
+        BatchPower(-1.0)
+    with pytest.raises(InputError, match="batch is 0; give a finite number above 0"):
+        BATCH.factor(0, searched=64, optimizer="adam")
+    with pytest.raises(InputError, match="searched is nan"):
+        BATCH.factor(64, searched=float("nan"), optimizer="adam")
