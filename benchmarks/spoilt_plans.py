@@ -48,7 +48,7 @@ class SharedRuns:
 
     spoilt: float
     known: dict[tuple[float, int], TrialResult]
-    engine: LocalEngine = LocalEngine(workers=1)
+    engine: LocalEngine = field(default_factory=lambda: LocalEngine(workers=1))
 
     def choose(self, job: Job, data: Data, trials: Sequence[Trial]) -> Batching:
         return self.engine.choose(job, data, trials)
