@@ -4,14 +4,16 @@
 
 The networks are those of `evenstep study real --scale cpu`. The best multiple of a plan is the minimum of a parabola
 through the losses of whole trainings, an octave apart until the best has both neighbours. `refine` sees the spoilt plan
-and the data. Every run is a line of the ledger, so that a measurement that was stopped continues.
+and the data. Plans are spoilt by powers of two, so refinements of one network try the same rates: each short run is
+trained once. Every result is a line of the ledger, so that a measurement that was stopped continues.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,11 @@ from three_lines import loss_of, tensors_of
 
 import evenstep as es
 from evenstep.search import LocalEngine
+from evenstep.search.engines.batching import Batching
+from evenstep.search.fields import Data
 from evenstep.search.grid import OCTAVE, parabola_minimum
+from evenstep.search.job import Job, Trial
+from evenstep.search.replicas import TrialResult
 from evenstep.study.real.scales import CPU, Row, rows_at
 from evenstep.study.real.training import Batches, train
 from evenstep.study.record import write_record
@@ -37,12 +43,40 @@ RUN = ("network", "optimizer", "steps", "octave", "seed", "spoilt")  # what tell
 
 
 @dataclass(frozen=True)
+class SharedRuns:
+    """Train on one core what no refinement of the same network has trained at the same rates, `spoilt` included."""
+
+    spoilt: float
+    known: dict[tuple[float, int], TrialResult]
+    engine: LocalEngine = field(default_factory=lambda: LocalEngine(workers=1))
+
+    def choose(self, job: Job, data: Data, trials: Sequence[Trial]) -> Batching:
+        return self.engine.choose(job, data, trials)
+
+    def run(
+        self, job: Job, data: Data, trials: Sequence[Trial], batching: Batching | None = None
+    ) -> Iterator[TrialResult]:
+        wanted = [trial for trial in trials if self.key(trial) not in self.known]
+        for result in self.engine.run(job, data, wanted, batching) if wanted else ():
+            self.known[self.key(result.trial)] = result
+        for trial in trials:
+            yield replace(self.known[self.key(trial)], trial=trial)
+
+    def key(self, trial: Trial) -> tuple[float, int]:
+        return trial.lr * self.spoilt, trial.seed
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+@dataclass(frozen=True)
 class Spoilt:
     """One network and optimiser, its data, and where runs are noted."""
 
     row: Row
     batches: Batches
     ledger: Ledger
+    known: dict[tuple[float, int], TrialResult] = field(default_factory=dict)
 
     @property
     def names(self) -> dict[str, Any]:
@@ -95,7 +129,7 @@ class Spoilt:
                 train_steps=self.row.steps,
                 batch_size=self.batches.size,
                 loss=loss_of,
-                engine=LocalEngine(workers=1),
+                engine=SharedRuns(spoilt, self.known),
                 progress=False,
             )
             octaves = [math.log2(multiple * spoilt) for multiple in (found.multiple, *found.interval)]

@@ -12,7 +12,7 @@ import evenstep as es
 from evenstep.data.digits import digits
 from evenstep.search import LocalEngine
 from evenstep.search.recipe import Loss
-from evenstep.search.short_runs import examples_taken, has_learnt, moved, searched, usual_steps
+from evenstep.search.short_runs import affordable, examples_taken, has_learnt, moved, searched
 from evenstep.search.tensors import Loaded
 
 torch.set_num_threads(1)
@@ -83,9 +83,23 @@ def test_sgd_steps_alike_on_a_sum_and_on_a_mean_over_a_batch() -> None:
     assert abs(math.log2(rates["mean"] / rates["sum"] / 32)) < 1
 
 
-@pytest.mark.parametrize(("size", "taken"), [(128, 32), (48, 12), (4, 2), (1, 1)])
-def test_a_run_costs_the_same_whatever_it_takes(size: int, taken: int) -> None:
-    assert usual_steps(size, taken) * taken == 32 * size
+@pytest.mark.parametrize(("size", "fewest"), [(128, 32), (48, 12), (4, 2), (1, 1)])
+@pytest.mark.parametrize("of_whole_batches", [32, 50, 128, 200, 512])
+def test_a_run_costs_what_is_paid_and_takes_whole_batches_before_more_steps(
+    size: int, fewest: int, of_whole_batches: int
+) -> None:
+    run = affordable(of_whole_batches * size, fewest=fewest, batch_size=size, train_steps=1500)
+    assert run.examples == pytest.approx(of_whole_batches * size, rel=0.02)
+    assert fewest <= run.batch_size <= size
+    if run.batch_size > fewest:
+        assert run.steps == pytest.approx(128, rel=0.02) or run.batch_size == size
+    if run.steps > 130:
+        assert run.batch_size == size
+
+
+def test_a_run_is_no_longer_than_its_training_unless_that_is_cheaper_than_any_run() -> None:
+    kinds = [affordable(1e9, fewest=16, batch_size=64, train_steps=steps) for steps in (10, 200, 10_000)]
+    assert [(run.steps, run.batch_size) for run in kinds] == [(32, 64), (200, 64), (512, 64)]
 
 
 def test_rates_are_moved_by_the_rules_of_length_and_batch() -> None:

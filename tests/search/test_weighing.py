@@ -50,7 +50,7 @@ def test_clear_evidence_moves_a_plan_by_octaves_and_noise_does_not() -> None:
         ).octave
         for _ in range(200)
     ]
-    assert float(np.abs(moved).max()) < 0.75
+    assert float(np.abs(moved).max()) < 1.5 * Expectation().spread  # no further than a plan may be off anyway
     assert float(np.mean(np.abs(moved))) < 0.25
 
 
@@ -63,7 +63,7 @@ def test_runs_that_diverged_count_as_the_worst() -> None:
 
 def test_outside_what_was_tried_the_expectation_decides() -> None:
     falling = {-1.0: 1.2, 0.0: 1.1, 1.0: 1.0}
-    weighed = weigh(falling, Expectation(), noise=0.02, blur=SHARP)
+    weighed = weigh(falling, Expectation(spread=0.5), noise=0.02, blur=SHARP)
     assert 0.5 < weighed.octave <= 1.5
 
 
@@ -85,7 +85,8 @@ def test_intervals_hold_the_best_multiple_as_often_as_they_say() -> None:
 
 
 def test_what_is_clear_of_short_runs_is_known_of_trainings_to_within_the_blur() -> None:
-    clear = {blur: weigh(parabola(1.0), Expectation(), noise=1e-3, blur=blur) for blur in (SHARP, 0.25, 0.5, 1.0)}
+    near = Expectation(spread=0.5)
+    clear = {blur: weigh(parabola(1.0), near, noise=1e-3, blur=blur) for blur in (SHARP, 0.25, 0.5, 1.0)}
     assert [w.octave for w in clear.values()] == sorted((w.octave for w in clear.values()), reverse=True)
     assert 0.3 < clear[0.5].octave < 0.8
     assert clear[0.5].interval[0] < 0 < 1 < clear[0.5].interval[1]

@@ -89,7 +89,10 @@ def refine(
     plan: Annotated[Path, typer.Argument(help="The file of the model's plan: evenstep plan ... -o FILE.")],
     *,
     data: Data,
-    steps: Annotated[int, typer.Option(help="Steps of a short run.")] = 32,
+    steps: Annotated[int | None, typer.Option(help="Steps of a short run; 128 unless you say.")] = None,
+    run_batch_size: Annotated[
+        int | None, typer.Option(help="Examples of a step of a short run; fewer than the batch are cheaper.")
+    ] = None,
     train_steps: TrainSteps = 1500,
     loss: LossName = None,
     batch_size: BatchSize = None,
@@ -109,6 +112,7 @@ def refine(
             planned,
             inputs,
             steps=steps,
+            run_batch_size=run_batch_size,
             train_steps=train_steps,
             loss=None if loss is None else load_loss(loss),
             batch_size=batch_size,

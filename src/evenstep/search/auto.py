@@ -26,7 +26,8 @@ from evenstep.search.recipe import Loss
 from evenstep.search.refining import TRAIN_STEPS, refine
 from evenstep.search.result import LRSearch
 from evenstep.search.searching import LEARNT, batch_size_of
-from evenstep.search.short_runs import examples_taken, moved, searched, usual_steps
+from evenstep.search.short_runs import COST as CHEAPEST
+from evenstep.search.short_runs import LONGEST, ShortRun, affordable, examples_taken, moved, searched
 from evenstep.search.showing import SearchProgress
 from evenstep.search.tensors import Loaded, example_of
 
@@ -35,7 +36,6 @@ RUNS = 4  # that a refinement takes as a rule
 TRIALS = 6  # that the search of a base takes as a rule
 SHARE_OF_BASE = 1 / 3  # of the cost; the network itself says more
 SMALL = 0.7  # of the model's cost: a base that takes more is searched in the model's place, and nothing is refined
-LONGEST = 512  # steps of a run: longer ones say little more
 # Where searches of bases begin; none depends on it.
 STARTS = {"sgd": 0.5, "momentum": 0.05, "adam": 0.002, "muon": 0.002, "lion": 0.0003}
 FAR = 10.0  # root mean square of targets: outputs that start below one have a long way to go
@@ -85,27 +85,25 @@ def auto_plan(
     inputs = example_of(each(few.data[0], lambda tensor: tensor.to(device)), model, batch=size)
     base = base_of(model, inputs)
     small = base.share <= SMALL
-    taken = examples_taken(model, few, size)
-    budget = cost * train_steps * size / taken  # in steps of the model on so few examples
-    steps = round(budget * (SHARE_OF_BASE if small else 1) / (TRIALS * base.share))
-    usual = usual_steps(size, taken)
-    steps = _between(usual // 2 if small else usual, steps, train_steps)
-    short = _between(usual, round(budget * (1 - SHARE_OF_BASE) / RUNS), train_steps)
+    budget = cost * train_steps * size  # in examples that the model trains on
+    of_base = budget * (SHARE_OF_BASE if small else 1) / base.share
+    limits = {"fewest": examples_taken(model, few, size), "batch_size": size, "train_steps": train_steps}
+    of_bases = affordable(of_base / TRIALS, **limits, cheapest=CHEAPEST / 2 if small else CHEAPEST)
+    of_model = affordable(budget * (1 - SHARE_OF_BASE) / RUNS, **limits)
 
     @cache
     def read(times: int) -> Loaded:
         """Read as many examples as runs train on that are so many times as long."""
-        return replace(Loaded.of(data, loss, limit=times * max(steps, short) * taken), batch_size=None)
+        return replace(Loaded.of(data, loss, limit=times * max(of_bases.examples, of_model.examples)), batch_size=None)
 
     _report_far_targets(read(1))
     options: dict[str, Any] = {"seeds": 1, "name": name, "engine": engine, "store": store, "progress": progress}
     found, times, loaded = _searched(
         base,
         read,
-        steps,
-        affordable=budget / (TRIALS * base.share),
+        of_bases,
+        most=budget / (TRIALS * base.share),
         octaves=2 if small else 1,
-        batch_size=taken,
         optimizer=chosen,
         init=init,
         on_unknown=on_unknown,
@@ -115,15 +113,24 @@ def auto_plan(
         model, inputs, base=found.rate, base_graph=found.graph, init=init, optimizer=chosen, on_unknown=on_unknown
     )
     to_training = {"to_steps": train_steps, "to_batch_size": size}
-    for factor in moved(chosen.name, steps=times * steps, batch_size=taken, **to_training):
+    for factor in moved(chosen.name, steps=times * of_bases.steps, batch_size=of_bases.batch_size, **to_training):
         planned = planned.with_factor(factor)
     words = found.words if small else f"{found.words}, in the model's place"
     planned = replace(planned, history=(words,))
     if not small:  # what was searched is the model, or as good as that
         return planned
     # What the base needs to learn anything, the model needs, too.
-    short = min(times * short, max(LONGEST, short), max(train_steps, short))
-    return refine(model, planned, loaded, steps=short, train_steps=train_steps, batch_size=size, **options).plan
+    steps = max(of_model.steps, min(times * of_model.steps, LONGEST, train_steps))
+    return refine(
+        model,
+        planned,
+        loaded,
+        steps=steps,
+        run_batch_size=of_model.batch_size,
+        train_steps=train_steps,
+        batch_size=size,
+        **options,
+    ).plan
 
 
 def _report_far_targets(loaded: Loaded) -> None:
@@ -144,21 +151,22 @@ def _report_far_targets(loaded: Loaded) -> None:
 def _searched(
     base: Base,
     read: Callable[[int], Loaded],
-    steps: int,
+    run: ShortRun,
     *,
-    affordable: float,
+    most: float,
     optimizer: OptimizerChoice,
     **options: Any,
 ) -> tuple[LRSearch, int, Loaded]:
     """Return the search of a base, how many times as long its trials trained, and on what they did.
 
-    They train longer where they learnt nothing, and where they said too little and that many steps are affordable.
+    They train longer where they learnt nothing, and where they said too little and `most` examples allow for it.
     """
     for times in LONGER:
         loaded = read(times)
         start = STARTS[optimizer.name]
-        found = searched(base, loaded, start=start, optimizer=optimizer, steps=times * steps, **options)
-        next_too_long = found.status != "learnt_nothing" and 4 * times * steps > affordable
+        sizes = {"steps": times * run.steps, "batch_size": run.batch_size}
+        found = searched(base, loaded, start=start, optimizer=optimizer, **sizes, **options)
+        next_too_long = found.status != "learnt_nothing" and 4 * times * run.examples > most
         if next_too_long or not says_too_little(found):
             break
     if found.status == "best_at_edge":  # losses that are alike at many rates; short runs of the model say more
@@ -177,8 +185,3 @@ def says_too_little(found: LRSearch) -> bool:
         return True
     fall = (found.untrained or 0.0) - min(found.mean_losses)
     return found.is_vague and fall < LEARNT * abs(found.untrained or 0.0)
-
-
-def _between(least: int, steps: int, train_steps: int) -> int:
-    """Return a number of steps that says something, and no more than the training has."""
-    return min(max(least, steps), LONGEST, max(train_steps, least))

@@ -25,23 +25,17 @@ from evenstep.search.randomness import copied
 from evenstep.search.recipe import Loss
 from evenstep.search.result import NOTHING, LRSearch
 from evenstep.search.searching import batch_size_of
-from evenstep.search.short_runs import (
-    examples_of_a_step,
-    examples_taken,
-    fall_of,
-    has_learnt,
-    moved,
-    searched,
-    usual_steps,
-)
+from evenstep.search.short_runs import STEPS, examples_taken, fall_of, has_learnt, moved, searched
 from evenstep.search.showing import SearchProgress
 from evenstep.search.tensors import Loaded
 from evenstep.search.weighing import Expectation, weigh
 
 TRAIN_STEPS = 1500
-NOISE = 0.02  # of the fall of the loss: two short runs that differ by less are as good as each other
-BLUR = 0.6  # octaves that the best of short runs, moved to the training, is off as a rule (results/short-runs)
+# Three numbers settled together on the curves of results/short-runs, `Expectation.spread` among them.
+NOISE = 0.005  # of the fall of the loss: two short runs that differ by less are as good as each other
+BLUR = 0.6  # octaves between the best of short runs, moved to the training, and the training's best
 LEAST = 0.01  # of the untrained loss that is gone: where no run has lost more, none says anything
+LEAST_STEPS = 4  # of a run
 EXPECTED = Expectation()
 
 
@@ -110,6 +104,7 @@ def refine(
     steps: int | None = None,
     train_steps: int = TRAIN_STEPS,
     batch_size: int | None = None,
+    run_batch_size: int | None = None,
     loss: Loss | None = None,
     seeds: int = 1,
     engine: Engine | Literal["local", "ray"] = "local",
@@ -119,31 +114,34 @@ def refine(
 ) -> Refinement:
     """Return a plan whose rates were corrected by short runs of the network itself.
 
-    Copies of the model, drawn as planned, train for `steps` steps (128) on a quarter of the batch, with a warm-up and a
-    cosine of their own, at the multiple of the plan that such runs are expected to like best, at half and at twice
-    that, and further where the best is at the edge. What they say is moved to `train_steps`, the length of the training
-    that the plan is for, and to its `batch_size` (`evenstep.rules.length`, `evenstep.rules.batch`), and weighed against
-    the expectation that the plan is right: noise cannot move it far, clear evidence can. The model, the order of the
-    data and all random states stay as they are. With a `store` a refinement that was stopped continues where it was.
+    Copies of the model, drawn as planned, train for `steps` steps (128, or the training's own number if that is
+    smaller), with a warm-up and a cosine of their own, at the plan's rates, at half and at twice these, and further
+    where the best is at the edge. Each takes `batch_size` examples a step, as the training does; `run_batch_size` takes
+    fewer, which is cheaper and says less. What they say is moved to `train_steps`, the length of the training that the
+    plan is for, and to its batch (`evenstep.rules.length`, `evenstep.rules.batch`), and weighed against the expectation
+    that the plan is right: noise cannot move it far, clear evidence can. The model, the order of the data and all
+    random states stay as they are. With a `store` a refinement that was stopped continues where it was.
     """
     require_module_and_plan(model, plan)
     model = unwrapped(model)
     list(matched(model, plan))  # another model's plan is refused before anything is trained
     require_apart(loss, model)
     if steps is not None:
-        require_whole("steps", steps, least=4)
+        require_whole("steps", steps, least=LEAST_STEPS)
     require_whole("train_steps", train_steps)
     if plan.base is None:
         raise InputError(
             "the plan holds factors only; plan with a base: a search's result, or a rate with its optimizer"
         )
+    steps = min(STEPS, max(train_steps, LEAST_STEPS)) if steps is None else steps
     size = require_whole("batch_size", batch_size_of(data, batch_size))
+    wanted = size if run_batch_size is None else require_whole("run_batch_size", run_batch_size)
+    if wanted > size:
+        raise InputError(f"run_batch_size is {wanted}, more than the training's {size}; give {size} at most")
     if not isinstance(data, Loaded):
-        fewest = examples_of_a_step(size)
-        data = Loaded.of(data, loss, limit=max((steps or usual_steps(size, fewest)) * fewest, size))
+        data = Loaded.of(data, loss, limit=max(steps * wanted, size))
     size = min(size, len(data.data[0]))
-    taken = examples_taken(model, data, size)
-    steps = steps or usual_steps(size, taken)
+    taken = size if wanted >= size else max(wanted, examples_taken(model, data, size))
     to_training = moved(plan.optimizer_name, steps=steps, batch_size=taken, to_steps=train_steps, to_batch_size=size)
     preferred = 1 / product(to_training)  # what short runs like, in rates of the training
     found = searched(

@@ -1,16 +1,17 @@
-"""How runs that cost a fiftieth of a training stand in for it: many steps, on few examples each.
+"""How short runs of a network stand in for its training: enough steps first, then whole batches, then more steps.
 
-What rate a network trains best at is told by steps rather than by examples. In runs of 32 steps on whole batches the
-best multiple of a plan is 1.2 octaves off that of trainings of 1,500 steps (standard deviation over networks); in runs
-of 128 steps on a quarter of the batch, which take as long, it is 0.6 octaves off (`results/short-runs`). Adam's best
-rates are then those of the training; SGD's are smaller on a quarter of the batch.
+The best rate shows in the number of steps rather than in the number of examples. In runs of 32 steps on whole batches
+the best multiple of a plan is 1.2 octaves off that of trainings of 1,500 steps (standard deviation over networks); in
+runs of 128 steps on a quarter of the batch, which cost the same, it is 0.6 octaves off, and in runs of 128 steps on
+whole batches less than half an octave for ten of 14 networks (`results/short-runs`). Adam's best rates are those of the
+training on either; SGD's are smaller on a quarter of the batch.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,8 +29,10 @@ from evenstep.search.tensors import Loaded, runs_on
 
 # From a quarter of the batch to all of it; measured: Adam's power 0.1, SGD's 0.6 (results/short-runs).
 BATCH = BatchPower(adam_power=0.0, sgd_power=0.5, name="short runs")
-COST = 32  # steps on whole batches that a run costs as much as
-PART = 4  # of the batch, that a step takes
+STEPS = 128  # of a run: fewer say little, and more say little more
+LONGEST = 512
+COST = 32  # steps on whole batches that the cheapest run of a network costs as much as
+PART = 4  # of the batch, the least that a step takes
 FEWEST, FEWEST_NORMED = 2, 8  # examples of a step, where the batch has so many: statistics of fewer are mostly noise
 APART = 0.1  # of a loss, by which the mean over parts of a batch differs from the whole's where parts are another task
 COUNTED = 0.25  # of the steps, the last ones: fewer are noisier
@@ -77,13 +80,34 @@ def _loss(model: nn.Module, data: Loaded, first: int, last: int) -> float:
         return float(loss_of(data.loss, called(trial, inputs), targets))
 
 
-def usual_steps(batch_size: int, taken: int) -> int:
-    """Return how many steps a short run has, on so many examples of a batch.
+@dataclass(frozen=True)
+class ShortRun:
+    """Say how many steps a short run takes, and how many examples each."""
 
-    >>> usual_steps(128, 32), usual_steps(2, 2)
-    (128, 32)
+    steps: int
+    batch_size: int
+
+    @property
+    def examples(self) -> int:
+        """How many examples the run trains on."""
+        return self.steps * self.batch_size
+
+
+def affordable(examples: float, *, fewest: int, batch_size: int, train_steps: int, cheapest: float = COST) -> ShortRun:
+    """Return the run that a number of examples pays for: 128 steps, on as much of the batch as there is for each.
+
+    What is left once a step takes the whole batch pays for more steps. A step takes at least `fewest` examples, a run
+    costs at least `cheapest` steps on whole batches, and is no longer than the training unless that costs less.
+
+    >>> [affordable(n, fewest=32, batch_size=128, train_steps=1500) for n in (0, 8192, 32768)]
+    [ShortRun(steps=128, batch_size=32), ShortRun(steps=128, batch_size=64), ShortRun(steps=256, batch_size=128)]
+    >>> affordable(0, fewest=2, batch_size=2, train_steps=1500)  # no part of this batch can be taken
+    ShortRun(steps=32, batch_size=2)
     """
-    return round(COST * batch_size / taken)
+    least = cheapest * batch_size
+    size = min(max(round(max(examples, least) / STEPS), fewest), batch_size)
+    steps = min(max(examples, least) / size, LONGEST, max(train_steps, least / size))
+    return ShortRun(max(round(steps), 1), size)
 
 
 def moved(

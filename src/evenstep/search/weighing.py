@@ -21,7 +21,7 @@ class Expectation:
     """
 
     octave: float = 0.0
-    spread: float = 0.5
+    spread: float = 1.0
     tail: float = 2.0
 
     def log_density(self, octaves: np.ndarray) -> np.ndarray:
