@@ -90,7 +90,9 @@ def refine(
     *,
     data: Data,
     steps: Annotated[int, typer.Option(help="Steps of a short run.")] = 32,
-    train_steps: TrainSteps = 1500,
+    train_steps: Annotated[
+        int | None, typer.Option(help="Steps that you will train for; left out the plan's, or 1500.")
+    ] = None,
     loss: LossName = None,
     batch_size: BatchSize = None,
     store: StoreFile = None,

@@ -83,8 +83,8 @@ def _factor(value: float, steps: int, searched: int) -> Factor:
     return Factor("length", value, f"for {steps} steps, found with {searched}")
 
 
-LENGTH = LengthPower()
-LENGTH_RULES: Mapping[str, LengthRule] = {rule.name: rule for rule in (LENGTH, Length())}
+LENGTH = LengthPower()  # what plans move by unless another is chosen
+LENGTH_RULES: Mapping[str, LengthRule] = {rule.name: rule for rule in (LENGTH, Length(), LengthPower(0.0, name="none"))}
 
 
 def length_rule(given: str | LengthRule) -> LengthRule:
@@ -93,6 +93,6 @@ def length_rule(given: str | LengthRule) -> LengthRule:
         return given
     if not isinstance(given, str) or given not in LENGTH_RULES:
         raise InputError(
-            f"length is {given!r}; choose one of {', '.join(LENGTH_RULES)}, or give a value such as LENGTH"
+            f"length rule is {given!r}; choose one of {', '.join(LENGTH_RULES)}, or give a value such as LENGTH"
         )
     return LENGTH_RULES[given]

@@ -17,9 +17,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from evenstep.rules import Factor, Optimizer
 from evenstep.rules.batch import BatchPower
-from evenstep.rules.length import LENGTH
 from evenstep.search.fields import called, each, loss_of
 from evenstep.search.randomness import copied, own_randomness
 from evenstep.search.result import LRSearch
@@ -27,7 +25,7 @@ from evenstep.search.searching import search_lr
 from evenstep.search.tensors import Loaded, runs_on
 
 # From a quarter of the batch to all of it; measured: Adam's power 0.1, SGD's 0.6 (results/short-runs).
-BATCH = BatchPower(adam_power=0.0, sgd_power=0.5, name="short runs")
+BATCH = BatchPower(adam_power=0.0, sgd_power=0.5, name="short runs")  # what their rates are moved by
 COST = 32  # steps on whole batches that a run costs as much as
 PART = 4  # of the batch, that a step takes
 FEWEST, FEWEST_NORMED = 2, 8  # examples of a step, where the batch has so many: statistics of fewer are mostly noise
@@ -84,15 +82,6 @@ def usual_steps(batch_size: int, taken: int) -> int:
     (128, 32)
     """
     return round(COST * batch_size / taken)
-
-
-def moved(
-    optimizer: Optimizer, *, steps: int, batch_size: int, to_steps: int, to_batch_size: int
-) -> tuple[Factor, ...]:
-    """Return the factors that move a rate from short runs to a training, one for the length and one for the batch."""
-    length = LENGTH.factor(to_steps, searched=steps, optimizer=optimizer)
-    batch = BATCH.factor(to_batch_size, searched=batch_size, optimizer=optimizer)
-    return tuple(factor for factor in (length, batch) if factor.value != 1.0)
 
 
 def searched(
