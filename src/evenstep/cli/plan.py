@@ -163,6 +163,13 @@ def plan(
 def _move(batch_size: int | None, steps: int | None, batch_rule: str, length_rule: str) -> Callable[[Plan], Plan]:
     """Return what moves plans to the training that is named, if any."""
     rules = {"batch_rule": batch_rule_of(batch_rule), "length_rule": length_rule_of(length_rule)}
+    for name, given, rule, usual in (
+        ("batch", batch_size, batch_rule, BATCH.name),
+        ("length", steps, length_rule, LENGTH.name),
+    ):
+        if given is None and rule != usual:
+            option = "--batch-size" if name == "batch" else "--steps"
+            raise InputError(f"--{name}-rule is '{rule}', and there is nothing to move the plan to; give {option}")
     if batch_size is None and steps is None:
         return lambda made: made
     return lambda made: made.at(batch_size=batch_size, steps=steps, **rules)  # type: ignore[arg-type]

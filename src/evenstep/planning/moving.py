@@ -89,7 +89,8 @@ def _require_known(plan: Plan, to: Training) -> None:
         if getattr(to, name) is not None and getattr(plan.training, name) is None:
             raise InputError(
                 f"the plan does not know the {words} that its base's rate was found with, so it cannot be moved to "
-                f"{name}={getattr(to, name)}; give it to the plan: evenstep.plan(..., base=..., {name}=...)"
+                f"{name}={getattr(to, name)}; give it to the plan: evenstep.plan(..., base=..., {name}=...), or "
+                f"--base-{name.replace('_', '-')} on the command line"
             )
 
 
