@@ -84,7 +84,7 @@ def test_a_search_with_a_moved_plan_trains_with_its_betas_and_epsilon() -> None:
         optimizer = at.optimizer(model, lr=0.02 * plan.lr_scale / at.lr_scale)
         for _ in range(12):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(X), Y).backward()
+            torch.autograd.backward(nn.functional.cross_entropy(model(X), Y))
             optimizer.step()
         losses[name] = float(nn.functional.cross_entropy(model(X), Y).detach())
     assert found.losses[0][0] == pytest.approx(losses["moved"], rel=1e-4)
@@ -106,7 +106,7 @@ def test_a_search_with_a_moved_plan_trains_with_its_betas_and_epsilon() -> None:
         ),
     ],
 )
-def test_a_plan_used_at_another_training_warns(used: dict[str, int], words: str) -> None:
+def test_a_plan_used_at_another_training_warns(used: dict[str, Any], words: str) -> None:
     model = net()
     plan = planned(model)
     optimizer = plan.optimizer(model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pytest
@@ -15,9 +15,9 @@ from evenstep.errors import InputError, PlanError
 from evenstep.graph import Graph, dag_mlp_graph
 from evenstep.planning import Plan, plan_graph
 from evenstep.planning.html import plan_html
-from evenstep.rules import Optimizer
+from evenstep.rules import Factor, Optimizer
 from evenstep.rules.batch import BATCH_RULES, BatchPower
-from evenstep.rules.length import LENGTH_RULES, LengthPower
+from evenstep.rules.length import LENGTH_RULES, Length, LengthPower
 from evenstep.rules.training import Training, moved
 
 GRAPH = dag_mlp_graph("2_12")
@@ -182,6 +182,17 @@ def test_what_sde_cannot_do_is_refused() -> None:
 # What is refused
 
 
+@dataclass(frozen=True)
+class Answering:
+    """A rule that answers with whatever it is given."""
+
+    answer: Any
+    name: str = "answering"
+
+    def factor(self, *_: Any, **__: Any) -> Any:
+        return self.answer
+
+
 @pytest.mark.parametrize(
     ("known", "asked", "words"),
     [
@@ -196,12 +207,20 @@ def test_what_sde_cannot_do_is_refused() -> None:
         ({}, {"steps": 10**400}, "steps is 1000"),
         ({}, {"batch_size": "many"}, "batch_size is 'many'"),
         ({}, {"batch_size": 8, "batch_rule": "cubic"}, "batch rule is 'cubic'; choose one of root, .*sde"),
+        ({}, {"batch_size": 8, "batch_rule": BatchPower}, "batch rule is <class .*or give a value"),
+        ({}, {"steps": 8, "length_rule": LengthPower}, "length rule is <class .*or give a value"),
+        (
+            {},
+            {"batch_size": 8, "batch_rule": Answering(3.0)},
+            r"from 2000 steps on batches of 64 to .* by 3\.0; give a F",
+        ),
+        ({}, {"batch_size": 8, "batch_rule": Answering(Factor("batch", math.nan, ""))}, "give a Factor above 0"),
         ({}, {"steps": 8, "length_rule": "cubic"}, "length rule is 'cubic'; choose one of power, travel, none"),
         ({}, {"batch_size": 2**900, "batch_rule": BatchPower(2.0, name="steep")}, "beyond all numbers; move them less"),
         (
             {},
             {"batch_size": 1, "batch_rule": BatchPower(200.0, name="steep")},
-            "out of all numbers; move it less far",
+            r"by Factor\(name='batch', value=0\.0.*; give a Factor above 0",
         ),
     ],
 )
@@ -209,6 +228,11 @@ def test_bad_input_is_one_line(known: dict[str, None], asked: dict[str, Any], wo
     with pytest.raises(InputError, match=words) as caught:
         planned(**known).at(**asked)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+def test_rates_out_of_all_numbers_are_refused() -> None:
+    with pytest.raises(InputError, match=r"takes the rate of 'stem\.weight' out of all numbers; move it less far"):
+        planned().scale("*", 1e300).at(batch_size=64 * 10**10, batch_rule="linear")
 
 
 class Search:
@@ -299,3 +323,30 @@ def test_the_rules_of_a_move_are_one_function_s() -> None:
     factors = moved("momentum", Training(64, 2000), Training(128, 8000), batch="linear")
     assert plan.factors[-len(factors) :] == factors
     assert moved("adam", Training(64), Training(steps=8)) == ()
+
+
+OWNERS = (BatchPower(), LengthPower(), Length())
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(owner, field.name) for owner in OWNERS for field in fields(owner) if field.name != "name"],
+    ids=lambda case: case if isinstance(case, str) else type(case).__name__,
+)
+def test_changing_a_field_of_a_rule_changes_a_plan(owner: Any, name: str) -> None:
+    value = getattr(owner, name)
+    other = replace(owner, **{name: value * 2 if value else 0.25})
+    axis = "batch_rule" if isinstance(owner, BatchPower) else "length_rule"
+
+    def rates(rule: Any) -> list[float]:
+        optimizers: tuple[Optimizer, ...] = ("sgd", "adam")
+        places = [(8, 1), (8, 20), (8, 2000), (8, 10_000)]
+        return [
+            planned(optimizer, steps=300).at(batch_size=batch, steps=steps, **{axis: rule}).lr_scale
+            for optimizer in optimizers
+            for batch, steps in places
+        ]
+
+    assert rates(owner) != rates(other)
+    with pytest.raises(InputError, match=rf"{name} of {owner.name} is -1; give a number from 0 up"):
+        replace(owner, **{name: -1})

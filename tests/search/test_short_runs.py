@@ -13,7 +13,7 @@ from evenstep.data.digits import digits
 from evenstep.rules.training import Training, moved
 from evenstep.search import LocalEngine
 from evenstep.search.recipe import Loss
-from evenstep.search.short_runs import BATCH, examples_taken, has_learnt, searched, usual_steps
+from evenstep.search.short_runs import BATCH_OF_SHORT_RUNS, examples_taken, has_learnt, searched, usual_steps
 from evenstep.search.tensors import Loaded
 
 torch.set_num_threads(1)
@@ -91,13 +91,13 @@ def test_a_run_costs_the_same_whatever_it_takes(size: int, taken: int) -> None:
 
 def test_rates_are_moved_by_the_rules_of_length_and_batch() -> None:
     runs, training = Training(16, 128), Training(64, 6000)
-    (length,) = moved("adam", runs, training, batch=BATCH)
+    (length,) = moved("adam", runs, training, batch=BATCH_OF_SHORT_RUNS)
     assert length.name == "length"
     assert length.value == pytest.approx(4**-0.32)
-    assert moved("adam", runs, Training(64, 1500), batch=BATCH) == ()
-    (batch,) = moved("momentum", runs, training, batch=BATCH)
+    assert moved("adam", runs, Training(64, 1500), batch=BATCH_OF_SHORT_RUNS) == ()
+    (batch,) = moved("momentum", runs, training, batch=BATCH_OF_SHORT_RUNS)
     assert (batch.name, batch.value) == ("batch", 2.0)
-    assert moved("sgd", runs, Training(16, 6000), batch=BATCH) == ()
+    assert moved("sgd", runs, Training(16, 6000), batch=BATCH_OF_SHORT_RUNS) == ()
 
 
 def test_a_start_where_networks_die_is_left() -> None:

@@ -119,7 +119,7 @@ BATCH_RULES: Mapping[str, BatchRule] = {
 
 def batch_rule(given: str | BatchRule) -> BatchRule:
     """Return a batch rule by its name, or as it is."""
-    if not isinstance(given, str) and hasattr(given, "factor"):
+    if not isinstance(given, str | type) and hasattr(given, "factor"):
         return given
     if not isinstance(given, str) or given not in BATCH_RULES:
         raise InputError(

@@ -37,6 +37,9 @@ class Length:
     shortest: int = 16
     name: str = "travel"
 
+    def __post_init__(self) -> None:
+        require_valid_fields(self)
+
     def preference(self, steps: int) -> float:
         """Return the best rate of a training of so many steps, over that of a very long one.
 
@@ -89,7 +92,7 @@ LENGTH_RULES: Mapping[str, LengthRule] = {rule.name: rule for rule in (LENGTH, L
 
 def length_rule(given: str | LengthRule) -> LengthRule:
     """Return a length rule by its name, or as it is."""
-    if not isinstance(given, str) and hasattr(given, "factor"):
+    if not isinstance(given, str | type) and hasattr(given, "factor"):
         return given
     if not isinstance(given, str) or given not in LENGTH_RULES:
         raise InputError(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from evenstep.arguments import require_number, require_whole
+from evenstep.arguments import require_number, require_whole, shown
 from evenstep.errors import InputError
 from evenstep.rules.batch import BATCH, BatchRule, batch_rule
 from evenstep.rules.length import LENGTH, LengthRule, length_rule
@@ -73,4 +74,7 @@ def moved(
             factors.append(batch_rule(batch).factor(to.batch_size, searched=searched.batch_size, optimizer=optimizer))
     except OverflowError:
         raise InputError(f"rates are moved from {searched} to {to}, beyond all numbers; move them less far") from None
+    for factor in factors:
+        if not isinstance(factor, Factor) or not 0 < factor.value < math.inf:
+            raise InputError(f"a rule moves rates from {searched} to {to} by {shown(factor)}; give a Factor above 0")
     return tuple(factor for factor in factors if factor.value != 1.0)

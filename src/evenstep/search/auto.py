@@ -26,7 +26,7 @@ from evenstep.search.recipe import Loss
 from evenstep.search.refining import TRAIN_STEPS, refine
 from evenstep.search.result import LRSearch
 from evenstep.search.searching import LEARNT, batch_size_of
-from evenstep.search.short_runs import BATCH, examples_taken, searched, usual_steps
+from evenstep.search.short_runs import BATCH_OF_SHORT_RUNS, examples_taken, searched, usual_steps
 from evenstep.search.showing import SearchProgress
 from evenstep.search.tensors import Loaded, example_of
 
@@ -122,7 +122,7 @@ def auto_plan(
         batch_size=taken,
         steps=times * steps,
         on_unknown=on_unknown,
-    ).at(batch_size=size, steps=train_steps, batch_rule=BATCH)
+    ).at(batch_size=size, steps=train_steps, batch_rule=BATCH_OF_SHORT_RUNS)
     words = found.words if small else f"{found.words}, in the model's place"
     planned = replace(planned, history=(words,))
     if not small:  # what was searched is the model, or as good as that

@@ -27,7 +27,7 @@ from evenstep.search.recipe import Loss
 from evenstep.search.result import NOTHING, LRSearch
 from evenstep.search.searching import batch_size_of
 from evenstep.search.short_runs import (
-    BATCH,
+    BATCH_OF_SHORT_RUNS,
     examples_of_a_step,
     examples_taken,
     fall_of,
@@ -150,7 +150,7 @@ def refine(
     steps = steps or usual_steps(size, taken)
     training = Training(size, train_steps)
     base, plan = plan.base, _for(plan, training)
-    to_training = moved(plan.optimizer_name, Training(taken, steps), training, batch=BATCH)
+    to_training = moved(plan.optimizer_name, Training(taken, steps), training, batch=BATCH_OF_SHORT_RUNS)
     preferred = 1 / product(to_training)  # what short runs like, in rates of the training
     found = searched(
         lambda: copied(model),

@@ -25,7 +25,7 @@ from evenstep.search.searching import search_lr
 from evenstep.search.tensors import Loaded, runs_on
 
 # From a quarter of the batch to all of it; measured: Adam's power 0.1, SGD's 0.6 (results/short-runs).
-BATCH = BatchPower(adam_power=0.0, sgd_power=0.5, name="short runs")  # what their rates are moved by
+BATCH_OF_SHORT_RUNS = BatchPower(adam_power=0.0, sgd_power=0.5, name="short runs")  # what their rates are moved by
 COST = 32  # steps on whole batches that a run costs as much as
 PART = 4  # of the batch, that a step takes
 FEWEST, FEWEST_NORMED = 2, 8  # examples of a step, where the batch has so many: statistics of fewer are mostly noise
