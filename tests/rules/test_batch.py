@@ -3,7 +3,7 @@
 import pytest
 
 from evenstep.errors import InputError
-from evenstep.rules.batch import BATCH, BATCH_RULES, BatchPower, batch_rule
+from evenstep.rules.batch import BATCH, BATCH_RULES, AdamFactors, BatchPower, MovesAdam, batch_rule
 from evenstep.rules.rule import Optimizer
 
 
@@ -16,6 +16,8 @@ from evenstep.rules.rule import Optimizer
         ("root", "momentum", 3.0),
         ("linear", "adam", 9.0),
         ("none", "sgd", 1.0),
+        ("sde", "adam", 3.0),
+        ("sde", "sgd", 9.0),
     ],
 )
 def test_a_batch_nine_times_as_large(name: str, optimizer: Optimizer, value: float) -> None:
@@ -28,8 +30,21 @@ def test_a_batch_nine_times_as_large(name: str, optimizer: Optimizer, value: flo
 
 def test_the_default_is_the_first_of_the_names() -> None:
     assert batch_rule("root") is BATCH
-    assert list(BATCH_RULES) == ["root", "root-linear", "linear", "none"]
+    assert list(BATCH_RULES) == ["root", "root-linear", "linear", "none", "sde"]
     assert batch_rule(own := BatchPower(0.3, 0.3, name="own")) is own
+
+
+def test_sde_moves_adams_settings_as_published() -> None:
+    """Malladi et al. 2022, definition 5.2: 1 - beta goes with k, epsilon with 1 / sqrt(k), at k times the batch."""
+    moved = batch_rule("sde")
+    assert isinstance(moved, MovesAdam)
+    settings = moved.settings(576, searched=64, optimizer="adam")
+    assert [factor.value for factor in (*settings.betas, *settings.eps)] == pytest.approx([9.0, 1 / 3])
+    assert moved.settings(576, searched=64, optimizer="sgd") == AdamFactors()
+    for optimizer in ("momentum", "muon", "lion"):
+        with pytest.raises(InputError, match=f"derived for Adam and for SGD without momentum.*'{optimizer}'.*'root'"):
+            moved.settings(576, searched=64, optimizer=optimizer)
+    assert not any(isinstance(rule, MovesAdam) for name, rule in BATCH_RULES.items() if name != "sde")
 
 
 def test_what_is_refused() -> None:

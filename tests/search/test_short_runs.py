@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 import evenstep as es
 from evenstep.data.digits import digits
+from evenstep.rules.training import Training, moved
 from evenstep.search import LocalEngine
 from evenstep.search.recipe import Loss
-from evenstep.search.short_runs import affordable, examples_taken, has_learnt, moved, searched
+from evenstep.search.short_runs import BATCH_OF_SHORT_RUNS, affordable, examples_taken, has_learnt, searched
 from evenstep.search.tensors import Loaded
 
 torch.set_num_threads(1)
@@ -103,14 +104,14 @@ def test_a_run_is_no_longer_than_its_training_unless_that_is_cheaper_than_any_ru
 
 
 def test_rates_are_moved_by_the_rules_of_length_and_batch() -> None:
-    sizes = {"steps": 128, "batch_size": 16, "to_steps": 6000, "to_batch_size": 64}
-    (length,) = moved("adam", **sizes)
+    runs, training = Training(16, 128), Training(64, 6000)
+    (length,) = moved("adam", runs, training, batch=BATCH_OF_SHORT_RUNS)
     assert length.name == "length"
     assert length.value == pytest.approx(4**-0.32)
-    assert moved("adam", **(sizes | {"to_steps": 1500})) == ()
-    (batch,) = moved("momentum", **sizes)
+    assert moved("adam", runs, Training(64, 1500), batch=BATCH_OF_SHORT_RUNS) == ()
+    (batch,) = moved("momentum", runs, training, batch=BATCH_OF_SHORT_RUNS)
     assert (batch.name, batch.value) == ("batch", 2.0)
-    assert moved("sgd", **(sizes | {"to_batch_size": 16})) == ()
+    assert moved("sgd", runs, Training(16, 6000), batch=BATCH_OF_SHORT_RUNS) == ()
 
 
 def test_a_start_where_networks_die_is_left() -> None:

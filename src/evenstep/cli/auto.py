@@ -93,7 +93,9 @@ def refine(
     run_batch_size: Annotated[
         int | None, typer.Option(help="Examples of a step of a short run; fewer than the batch are cheaper.")
     ] = None,
-    train_steps: TrainSteps = 1500,
+    train_steps: Annotated[
+        int | None, typer.Option(help="Steps that you will train for; left out the plan's, or 1500.")
+    ] = None,
     loss: LossName = None,
     batch_size: BatchSize = None,
     store: StoreFile = None,

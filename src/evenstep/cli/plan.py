@@ -21,6 +21,10 @@ from evenstep.graph import Graph, dag_cnn_graph, dag_mlp_graph, nasbench201_grap
 from evenstep.planning import BASE_WIDTH, Plan, any_digits, plan_graph
 from evenstep.planning.concerns import report
 from evenstep.rules import RULES
+from evenstep.rules.batch import BATCH, BATCH_RULES
+from evenstep.rules.batch import batch_rule as batch_rule_of
+from evenstep.rules.length import LENGTH, LENGTH_RULES
+from evenstep.rules.length import length_rule as length_rule_of
 
 Value = TypeVar("Value")
 NASBENCH201_BASE = "0_00_300"  # one 3x3 convolution from the cell's input to its output
@@ -82,6 +86,18 @@ def plan(
         int | None, typer.Option(help="The base's width, which Adam's factors are over [256; cnn 64; nasbench201 16].")
     ] = None,
     base_kernel_size: Annotated[int, typer.Option(help="The base's kernel size (cnn).")] = 3,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Examples a step of your training: moves the rates by --batch-rule.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of your training: moves the rates by --length-rule.")] = None,
+    batch_rule: Annotated[str, typer.Option(help=f"One of {', '.join(BATCH_RULES)}.")] = BATCH.name,
+    length_rule: Annotated[str, typer.Option(help=f"One of {', '.join(LENGTH_RULES)}.")] = LENGTH.name,
+    base_batch_size: Annotated[
+        int | None, typer.Option(help="Examples a step that a bare --base was found with; a search knows its own.")
+    ] = None,
+    base_steps: Annotated[
+        int | None, typer.Option(help="Steps that a bare --base was found with; a search knows its own.")
+    ] = None,
     on_unknown: Annotated[str, typer.Option(help="raise, or identity to let unknown operators through.")] = "raise",
     strict: Annotated[bool, typer.Option("--strict", help="Let what looks wrong in the plan be an error.")] = False,
     out: Annotated[
@@ -100,11 +116,14 @@ def plan(
         raise InputError(f"{given[0]} is for networks given by --code; with the target '{target}' leave it out")
     loaded = None if base is None else load_base(base)
     options: dict[str, Any] = {"rule": rule, "init": init, "optimizer": optimizer, "base": loaded}
+    options |= {"batch_size": base_batch_size, "steps": base_steps}
+    move = _move(batch_size, steps, batch_rule, length_rule)
     if target is not None:
         from evenstep.module import plan as plan_module
 
         model, example_inputs = load_target(target, None if data is None else partial(load_examples, data))
         made = plan_module(model, example_inputs, on_unknown=on_unknown, strict=strict, **options)  # type: ignore[arg-type]
+        made = move(made)
         write_plan(made, out)
         print_or_dump(made, made.to_dict(graph=False), as_json=as_json)
         return
@@ -133,24 +152,41 @@ def plan(
     if code == "-":
         if out is not None:
             raise InputError(f"--out is '{out}', for one plan; with --code - leave it out, every line prints its own")
-        _stream(chosen, options, strict=strict)
+        _stream(chosen, options, move, strict=strict)
     else:
-        made = plan_graph(chosen.target(code), base_graph=chosen.base(), **options)
+        made = move(plan_graph(chosen.target(code), base_graph=chosen.base(), **options))
         report(made, strict=strict)
         write_plan(made, out)
         print_or_dump(made, _compact(code, made), as_json=as_json)
 
 
-def _stream(space: _Space, options: dict[str, Any], *, strict: bool) -> None:
+def _move(batch_size: int | None, steps: int | None, batch_rule: str, length_rule: str) -> Callable[[Plan], Plan]:
+    """Return what moves plans to the training that is named, if any."""
+    rules = {"batch_rule": batch_rule_of(batch_rule), "length_rule": length_rule_of(length_rule)}
+    for name, given, rule, usual in (
+        ("batch", batch_size, batch_rule, BATCH.name),
+        ("length", steps, length_rule, LENGTH.name),
+    ):
+        if given is None and rule != usual:
+            option = "--batch-size" if name == "batch" else "--steps"
+            raise InputError(f"--{name}-rule is '{rule}', and there is nothing to move the plan to; give {option}")
+    if batch_size is None and steps is None:
+        return lambda made: made
+    return lambda made: made.at(batch_size=batch_size, steps=steps, **rules)  # type: ignore[arg-type]
+
+
+def _stream(space: _Space, options: dict[str, Any], move: Callable[[Plan], Plan], *, strict: bool) -> None:
     """Plan the codes on standard input, one JSON object a line; a bad line gives an error object and the rest go on."""
     base_graph = space.base()
-    plan_graph(base_graph, base_graph=base_graph, **options)  # options that are wrong for all lines fail here, once
+    move(
+        plan_graph(base_graph, base_graph=base_graph, **options)
+    )  # options that are wrong for all lines fail here, once
     for number, line in enumerate(sys.stdin, start=1):
         code = line.strip()
         if not code:
             continue
         try:
-            made = plan_graph(space.target(code), base_graph=base_graph, **options)
+            made = move(plan_graph(space.target(code), base_graph=base_graph, **options))
             if strict:
                 report(made, strict=True)
             shown = _compact(code, made)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from evenstep.planning import Plan
-from evenstep.planning.words import own_words, rate_words, shared_words
+from evenstep.planning.words import own_words, rate_words, shared_words, training_words
 
 
 def print_plan(plan: Plan) -> None:
@@ -29,6 +29,8 @@ def print_plan(plan: Plan) -> None:
         table.add_row(*shown, own_words(plan, p, start=True))
     console.print(table)
     console.print(f"\nrule {plan.rule}, init {plan.init}, optimizer {plan.optimizer_name}; {plan.path_count} paths")
-    for line in plan.history:
+    for line in (training_words(plan), *plan.history):
+        if not line:
+            continue
         console.print(line, highlight=False, markup=False)
     console.print(f"all rates: {shared_words(plan)}", highlight=False)

@@ -13,18 +13,28 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from evenstep.arguments import shown
-from evenstep.errors import InputError, PlanError
+from evenstep.errors import InputError, PlanError, PlanWarning, warn
 from evenstep.module.apply import require_module_and_plan
 from evenstep.optim import Muon
-from evenstep.planning import Plan
-from evenstep.planning.groups import matched, matrices_of
+from evenstep.planning import ParameterPlan, Plan
+from evenstep.planning.groups import TORCH_EPS, matched, matrices_of
+from evenstep.planning.moving import TORCH_BETAS, warn_if_elsewhere
 from evenstep.planning.optimizers import require_kind
+from evenstep.rules.training import Training
 
 _CLOSE = 1e-6  # schedulers compute rates in their own order
 _STEPS_AHEAD = 1000
 
 
-def check_groups(model: nn.Module, plan: Plan, optimizer: Optimizer, scheduler: Any = None) -> float:
+def check_groups(
+    model: nn.Module,
+    plan: Plan,
+    optimizer: Optimizer,
+    scheduler: Any = None,
+    *,
+    batch_size: int | None = None,
+    steps: int | None = None,
+) -> float:
     """Return the base's learning rate that an optimiser is at now; raise where its groups are not the plan's.
 
     Whatever scales all groups by one factor passes: warm-up, decay, restarts. What raises: an optimiser built without
@@ -32,7 +42,9 @@ def check_groups(model: nn.Module, plan: Plan, optimizer: Optimizer, scheduler: 
     plan has frozen, and an optimiser of another kind than the plan's: Adam, SGD without momentum, or SGD with it, Muon,
     Lion; one whose Muon does not step the plan's hidden matrices and these alone. One of a class that torch does not
     have passes. A `scheduler` of the optimiser is run ahead on a stand-in, 1000 steps or to its end, and raises where
-    it will make rates alike: floors such as `eta_min` do, as soon as they are reached.
+    it will make rates alike: floors such as `eta_min` do, as soon as they are reached. `batch_size` and `steps` are
+    those of the training: where the plan is for others, a `PlanWarning` says so, and so it does where the plan scales
+    weight decay, epsilon or betas beside the rates and the optimizer has them unscaled.
 
     >>> import torch, evenstep as es
     >>> net = nn.Linear(8, 2)
@@ -44,6 +56,7 @@ def check_groups(model: nn.Module, plan: Plan, optimizer: Optimizer, scheduler: 
     if not isinstance(getattr(optimizer, "param_groups", None), list):
         raise InputError(f"the optimizer is {shown(optimizer)}; give a torch optimizer, which has param_groups")
     require_kind(plan, optimizer)
+    warn_if_elsewhere(plan, Training(batch_size, steps))
     rates = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
     pairs = [(planned, rates.get(id(parameter))) for planned, parameter in matched(model, plan)]
     if lost := [planned.name for planned, rate in pairs if rate is None and not planned.frozen]:
@@ -60,9 +73,41 @@ def check_groups(model: nn.Module, plan: Plan, optimizer: Optimizer, scheduler: 
         if not math.isclose(rate, wanted, rel_tol=_CLOSE, abs_tol=1e-30):
             raise PlanError(_unlike(planned.name, rate, wanted, len(set(rates.values())) == 1))
     _require_sorted(plan, optimizer, [(planned.name, parameter) for planned, parameter in matched(model, plan)])
+    _warn_if_unscaled(plan, optimizer, matched(model, plan))
     if scheduler is not None:
         _require_even_schedule(optimizer, scheduler)
     return float(f"{base:.12g}")
+
+
+def _warn_if_unscaled(plan: Plan, optimizer: Optimizer, pairs: list[tuple[ParameterPlan, Any]]) -> None:
+    """Warn of an optimiser that has the plan's rates without the decay, epsilon or betas that belong to them."""
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    held = [(planned, groups[id(parameter)]) for planned, parameter in pairs if id(parameter) in groups]
+    usual = {"eps": TORCH_EPS, **plan.optimizer_options}
+    for option, field in (("weight_decay", "decay_scale"), ("eps", "eps_scale")):
+        if not plan.scales(option):
+            continue
+        # What is spared its decay, and so has none, says nothing.
+        scales = {group[option]: set[float]() for _, group in held if group.get(option)}
+        for planned, group in held:
+            if group.get(option):
+                scales[group[option]].add(float(f"{getattr(planned, field):.12g}"))
+        for value, of_value in scales.items():
+            if len(scales) == 1 and (len(of_value) > 1 or (value == usual.get(option) and of_value != {1.0})):
+                _warn_of_one(plan, option, value)
+    if plan.scales("betas"):
+        unmoved = tuple(usual.get("betas", TORCH_BETAS))
+        if any(tuple(group.get("betas", ())) == unmoved for _, group in held):
+            _warn_of_one(plan, "betas", unmoved)
+
+
+def _warn_of_one(plan: Plan, option: str, value: object) -> None:
+    warn(
+        f"the plan by rule '{plan.rule}' scales {option} together with the rates, and the optimizer has {option} "
+        f"{value} for all of them; build it by plan.optimizer(model, {option}=...), or give {option} to "
+        "plan.param_groups(model, ...) and not to the optimizer",
+        PlanWarning,
+    )
 
 
 def _require_sorted(plan: Plan, optimizer: Optimizer, named: list[tuple[str, Any]]) -> None:

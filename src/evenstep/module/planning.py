@@ -29,6 +29,8 @@ def plan(
     rule: str | Rule = "weighted",
     init: str | Initialisation = "conserve",
     optimizer: OptimizerLike | None = None,
+    batch_size: int | None = None,
+    steps: int | None = None,
     on_unknown: OnUnknown = "raise",
     measure: bool | None = None,
     strict: bool = False,
@@ -40,7 +42,8 @@ def plan(
     `conserve`, `degree` (the paper's), `he`, or `keep` for a plan of learning rates alone; `optimizer`, left out, is
     the one the base was searched for; a bare learning rate does not say which it is for, so there it has to be given:
     `sgd`, `momentum`, `adam` (or `adamw`), `muon`, `lion`, a class such as `torch.optim.AdamW`, or an instance,
-    whose settings `plan.optimizer(model)` takes over, but for its learning rate.
+    whose settings `plan.optimizer(model)` takes over, but for its learning rate. `batch_size` and `steps` are those
+    that a bare learning rate was found with, a search knows its own; `Plan.at` moves the plan to yours.
 
     One forward pass with weights drawn as planned then measures what every vertex carries: where that is far from what
     was computed, a warning names the operator and the plan goes on from what was measured. The module itself is not
@@ -53,7 +56,16 @@ def plan(
     >>> [parameter.name for parameter in planned.parameters]
     ['0.weight', '0.bias', '2.weight', '2.bias']
     """
-    make = partial(plan_network, rule=rule, init=init, optimizer=optimizer, base=base, base_graph=base_graph)
+    make = partial(
+        plan_network,
+        rule=rule,
+        init=init,
+        optimizer=optimizer,
+        base=base,
+        base_graph=base_graph,
+        batch_size=batch_size,
+        steps=steps,
+    )
     if isinstance(model, Graph):
         made, _ = make(model)
     else:

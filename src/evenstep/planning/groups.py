@@ -11,13 +11,14 @@ from evenstep.errors import InputError, PlanError
 from evenstep.graph.matrices import Matrices, hidden_matrices
 from evenstep.graph.roles import roles
 from evenstep.planning.decay import decay_kind, decay_rate, decaying, group_decay, is_decoupled
+from evenstep.planning.moving import moved_betas
 from evenstep.planning.unwrap import FLATTENED, is_module, named_parameters, unwrapped
 from evenstep.rules import steps_by_rate
 
 if TYPE_CHECKING:
     from evenstep.planning.plan import ParameterPlan, Plan
 
-_TORCH_EPS = 1e-8  # of torch's Adam, AdamW and NAdam
+TORCH_EPS = 1e-8  # of torch's Adam, AdamW and NAdam
 
 
 def param_groups(
@@ -35,7 +36,8 @@ def param_groups(
     A group has `params`, a real `lr`, a `name` and whatever `options` were given (such as `weight_decay`). `decay` says
     how weight decay goes with the rates, `no_decay` whether some parameters have none (see `evenstep.planning.decay`):
     those are groups of their own, and so are Muon's matrices (`muon=True`, with their `layouts`). Parameters that the
-    plan has frozen are in none. Where the rule scales them, groups have an `eps` and a `weight_decay` of their own.
+    plan has frozen are in none. Where the rule scales them, groups have an `eps` and a `weight_decay` of their own;
+    where a batch rule has moved them, `betas` as well.
     """
     kind = decay_kind(decay, even_decay=even_decay)
     weight_decay = decay_rate(kind, options)
@@ -49,6 +51,8 @@ def param_groups(
         if name in options:
             raise InputError(f"option '{name}' is set by the plan; leave it out")
     usual = _usual(plan, options)
+    if plan.scales("betas"):
+        options["betas"] = moved_betas(plan, options.get("betas", plan.optimizer_options.get("betas")))
     decays = decaying(plan) if spared else frozenset(p.name for p in plan.parameters)
     matrices = matrices_of(plan)
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -107,7 +111,7 @@ def matrices_of(plan: Plan) -> Mapping[str, Matrices]:
 
 def _usual(plan: Plan, options: dict[str, Any]) -> dict[str, float]:
     """Return the options that the plan scales, as they are where the factor is one; decay only where it is known."""
-    known = {"eps": _TORCH_EPS, **plan.optimizer_options, **options}
+    known = {"eps": TORCH_EPS, **plan.optimizer_options, **options}
     return {
         name: require_number(name, known[name], least=0)
         for name in ("eps", "weight_decay")

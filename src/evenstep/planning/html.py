@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
-from evenstep.planning.words import head_words, row_words, shared_words, table_head
+from evenstep.planning.words import head_lines, row_words, shared_words, table_head
 
 if TYPE_CHECKING:
     from evenstep.planning.plan import Plan
@@ -19,9 +19,10 @@ def plan_html(plan: Plan) -> str:
     shown = plan.parameters[:LARGEST_TABLE]
     rows = (_row("td", row_words(plan, parameter)) for parameter in shown)
     left_out = len(plan.parameters) - len(shown)
+    head, *more = head_lines(plan)
     parts = [
-        f"<p><strong>{escape(head_words(plan))}</strong></p>",
-        *(_paragraph(line) for line in plan.history),
+        f"<p><strong>{escape(head)}</strong></p>",
+        *(_paragraph(line) for line in more),
         _paragraph(f"All rates: {shared_words(plan)}"),
         f"<table><thead>{_row('th', table_head(plan))}</thead><tbody>{''.join(rows)}</tbody></table>",
         *([_paragraph(f"... {left_out} more; print(plan) shows all")] if left_out else []),

@@ -181,7 +181,7 @@ def build_optimizer(
     warn_if_normalised(how, choice.class_name, given, settings)
     spared = spares_some(plan, no_decay, given)
     of_groups: dict[str, Any] = {
-        name: settings[name] for name in ("weight_decay", "eps") if plan.scales(name) and name in settings
+        name: settings[name] for name in ("weight_decay", "eps", "betas") if plan.scales(name) and name in settings
     }
     if how != "coupled" or spared:
         of_groups["weight_decay"] = given

@@ -18,9 +18,9 @@ def check_values(plan: Plan) -> None:
     require(type(plan.path_count) is int and plan.path_count > 0, "path_count", plan.path_count)
     require(type(plan.sum_cubed_depth) is int and plan.sum_cubed_depth >= 0, "sum_cubed_depth", plan.sum_cubed_depth)
     of_parameters = (f for p in plan.parameters for f in (*p.factors, *p.eps_factors, *p.decay_factors))
-    for factor in (*plan.factors, *of_parameters):
+    for factor in (*plan.factors, *plan.eps_factors, *plan.beta_factors, *of_parameters):
         require(isinstance(factor.name, str) and isinstance(factor.why, str), "words of a factor", factor)
-    for factor in plan.factors:
+    for factor in (*plan.factors, *plan.eps_factors, *plan.beta_factors):
         require(is_number(factor.value) and factor.value > 0, f"factor '{factor.name}'", factor.value)
     for vertex in plan.vertices:
         require(isinstance(vertex.name, str), "name of a vertex", vertex.name)
@@ -32,6 +32,8 @@ def check_values(plan: Plan) -> None:
     for p in plan.parameters:
         require(isinstance(p.name, str), "name of a parameter", p.name)
         require(p.factors[: len(plan.factors)] == plan.factors, f"factors of '{p.name}'", p.factors)
+        shared_eps = p.eps_factors[: len(plan.eps_factors)]
+        require(shared_eps == plan.eps_factors, f"eps_factors of '{p.name}'", p.eps_factors)
         require(
             all(isinstance(text, str) for text in (p.init_reason, p.role, *p.notes)), f"words of '{p.name}'", p.notes
         )

@@ -18,15 +18,20 @@ from evenstep.planning.concerns import concerns
 from evenstep.planning.decay import Decay
 from evenstep.planning.groups import param_groups
 from evenstep.planning.html import plan_html
+from evenstep.planning.moving import moved_to, warn_if_elsewhere
 from evenstep.planning.optimizers import build_optimizer, choice_from
 from evenstep.planning.plain_values import check_values, is_number, require
 from evenstep.planning.words import format_plan, format_reason
 from evenstep.rules import Factor, Optimizer
+from evenstep.rules.batch import BATCH, BatchRule
+from evenstep.rules.length import LENGTH, LengthRule
 from evenstep.rules.rule import product
+from evenstep.rules.training import UNKNOWN, Training
 
 FORMAT = "evenstep-plan/2"
 _OLDER_FORMATS = ("evenstep-plan/1",)
 _SCALED_BY_RULES = ("eps_factors", "decay_factors")
+_SHARED_SETTINGS = ("eps_factors", "beta_factors")  # of a whole plan, left out by rules that move rates alone
 
 
 @contextmanager
@@ -103,7 +108,10 @@ class Plan:
     `base` is the base's learning rate, None when the plan holds factors only. `lr_scale` is the factor of the whole
     network (topology and kernel); single parameters add their width factor to it. `optimizer_name` is the kind of step
     that the rates are for, `optimizer_options` the class and settings, where the plan was made for some. `remarks` say
-    where a forward pass showed other signals than were computed, `history` where the base's rate comes from.
+    where a forward pass showed other signals than were computed, `history` where the base's rate comes from. `training`
+    is the batch and the number of steps that the rates are for, `searched` those that the base's rate was found with,
+    as far as they are known. `eps_factors` multiply Adam's epsilon of all parameters and come first in each one's own;
+    `beta_factors` multiply 1 - beta, for both of Adam's betas.
     """
 
     parameters: tuple[ParameterPlan, ...]
@@ -119,6 +127,20 @@ class Plan:
     remarks: tuple[str, ...] = ()
     optimizer_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     history: tuple[str, ...] = ()
+    training: Training = UNKNOWN
+    searched: Training = UNKNOWN
+    eps_factors: tuple[Factor, ...] = ()
+    beta_factors: tuple[Factor, ...] = ()
+
+    @property
+    def batch_size(self) -> int | None:
+        """The examples of a step of the training that the plan is for; None where that is not known."""
+        return self.training.batch_size
+
+    @property
+    def steps(self) -> int | None:
+        """The number of steps of the training that the plan is for; None where that is not known."""
+        return self.training.steps
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -177,7 +199,9 @@ class Plan:
         return parameter.factors[count:] if parameter.factors[:count] == self.factors else parameter.factors
 
     def scales(self, option: str) -> bool:
-        """Say whether parameters differ in an option of the optimiser's, `eps` or `weight_decay`."""
+        """Say whether the plan scales an option of the optimiser's, `eps`, `betas` or `weight_decay`."""
+        if option == "betas":
+            return bool(self.beta_factors)
         values = {"eps": "eps_factors", "weight_decay": "decay_factors"}
         return option in values and any(getattr(p, values[option]) for p in self.parameters if not p.frozen)
 
@@ -197,6 +221,8 @@ class Plan:
         decay: Decay | None = None,
         even_decay: bool = False,
         no_decay: bool | None = None,
+        batch_size: int | None = None,
+        steps: int | None = None,
         **options: Any,
     ) -> list[dict[str, Any]]:
         """Return ordinary optimiser groups of a torch module: each a real `lr` and a `name`, equal rates merged.
@@ -208,8 +234,11 @@ class Plan:
         `weight_decay` of every weight whatever its rate. With `no_decay` norms, biases, gates and embeddings have none;
         left out that is so for plans for AdamW, Muon and Lion. Where the rule scales Adam's `eps` or `weight_decay`,
         groups hold those too: times what is given here, or what the plan was made for, or torch's epsilon; decay that
-        neither says is left to the optimiser, unscaled. Frozen parameters are in no group.
+        neither says is left to the optimiser, unscaled. So with Adam's `eps` and `betas` where a batch rule has moved
+        them. Frozen parameters are in no group. `batch_size` and `steps` are those of your training: where the plan is
+        for others, a `PlanWarning` says so.
         """
+        warn_if_elsewhere(self, Training(batch_size, steps))
         return param_groups(model, self, lr=lr, decay=decay, even_decay=even_decay, no_decay=no_decay, **options)
 
     def optimizer(
@@ -220,6 +249,8 @@ class Plan:
         decay: Decay | None = None,
         even_decay: bool = False,
         no_decay: bool | None = None,
+        batch_size: int | None = None,
+        steps: int | None = None,
         **options: Any,
     ) -> Any:
         """Return the torch optimiser that the plan is for, over the groups of `param_groups`.
@@ -228,9 +259,33 @@ class Plan:
         train with: `torch.optim.SGD` for 'sgd', the same with Nesterov's momentum of 0.9 for 'momentum',
         `torch.optim.AdamW` without weight decay for 'adam', `evenstep.optim.Muon` for 'muon' and `evenstep.optim.Lion`
         for 'lion'. `options` override the settings: `weight_decay=0.1`, `betas=(0.9, 0.95)`, `fused=True`. `lr`,
-        `decay`, `even_decay` and `no_decay` are those of `param_groups`.
+        `decay`, `even_decay`, `no_decay`, `batch_size` and `steps` are those of `param_groups`.
         """
+        warn_if_elsewhere(self, Training(batch_size, steps))
         return build_optimizer(model, self, lr=lr, decay=decay, even_decay=even_decay, no_decay=no_decay, **options)
+
+    def at(
+        self,
+        *,
+        batch_size: int | None = None,
+        steps: int | None = None,
+        batch_rule: str | BatchRule = BATCH,
+        length_rule: str | LengthRule = LENGTH,
+    ) -> Plan:
+        """Return the plan for another batch size, another number of steps, or both.
+
+        All rates get a factor `batch` and a factor `length`, beside the others, from where the plan is now: by
+        `batch_rule`, one of `root`, `root-linear`, `linear`, `sde`, `none` or a value of one's own
+        (`evenstep.rules.batch`), and by `length_rule`, one of `power`, `travel`, `none` or a value
+        (`evenstep.rules.length`). With `sde` Adam's betas and epsilon move as well, in `param_groups` and `optimizer`.
+
+        >>> from evenstep.graph import dag_mlp_graph
+        >>> from evenstep.planning import plan_graph
+        >>> plan = plan_graph(dag_mlp_graph("2"), base=0.01, optimizer="adam", batch_size=64, steps=1500)
+        >>> plan.at(batch_size=256).lr_scale / plan.lr_scale
+        2.0
+        """
+        return moved_to(self, Training(batch_size, steps), batch=batch_rule, length=length_rule)
 
     def scale(self, pattern: str, factor: float) -> Plan:
         """Return the plan with the rates of all parameters whose names match a pattern multiplied by a factor.
@@ -264,6 +319,9 @@ class Plan:
             "vertices": [asdict(vertex) for vertex in self.vertices],
             "remarks": list(self.remarks),
             "history": list(self.history),
+            **asdict(self.training),
+            "searched": asdict(self.searched),
+            **{name: [asdict(f) for f in shared] for name in _SHARED_SETTINGS if (shared := getattr(self, name))},
             "parameters": [_listed(parameter) for parameter in self.parameters],
         }
         return {**values, "graph": self.graph.to_dict()} if graph else values
@@ -330,6 +388,9 @@ class Plan:
             remarks=tuple(values.get("remarks", ())),
             optimizer_options=optimizer.options,
             history=tuple(values.get("history", ())),
+            training=Training(values.get("batch_size"), values.get("steps")),
+            searched=Training(**values.get("searched", {})),
+            **{name: tuple(Factor(**f) for f in values.get(name, ())) for name in _SHARED_SETTINGS},
         )
         check_values(plan)
         rate = values["lr_scale"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Real
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from evenstep.arguments import require_number, shown
 from evenstep.errors import InputError
@@ -25,6 +25,7 @@ from evenstep.planning.optimizers import OptimizerChoice, OptimizerLike, optimiz
 from evenstep.planning.plan import ParameterPlan, Plan, VertexPlan
 from evenstep.rules import RULES, Factor, Optimizer, RateFactors, Rule
 from evenstep.rules.rule import product, steps_by_rate
+from evenstep.rules.training import Training
 
 # Widths of the one-hidden-layer chain that stands for a bare number: those our measurements were made at.
 BASE_WIDTH = {"mlp": 256, "cnn": 64}
@@ -56,15 +57,19 @@ def plan_graph(
     optimizer: OptimizerLike | None = None,
     base: BaseSearch | float | None = None,
     base_graph: Graph | None = None,
+    batch_size: int | None = None,
+    steps: int | None = None,
 ) -> Plan:
     """Return the plan of a graph, relative to a base.
 
     `base` is a search (its `rate` counts, else its `best`), or the learning rate found on `base_graph` (left out:
     the one-hidden-layer chain of the same kind, of `BASE_WIDTH` units and kernel 3), or left out for a plan that holds
     factors only. `optimizer`, as `optimizer_choice` takes it, is the one the base was searched for if left out; with a
-    bare learning rate it has to be said, and factors alone are for `sgd`.
+    bare learning rate it has to be said, and factors alone are for `sgd`. `batch_size` and `steps` are those that a
+    bare learning rate was found with, so that `Plan.at` can move the plan to others; a search knows its own.
     """
-    return plan_network(graph, rule=rule, init=init, optimizer=optimizer, base=base, base_graph=base_graph)[0]
+    options: dict[str, Any] = {"optimizer": optimizer, "batch_size": batch_size, "steps": steps}
+    return plan_network(graph, rule=rule, init=init, base=base, base_graph=base_graph, **options)[0]
 
 
 def plan_network(
@@ -75,6 +80,8 @@ def plan_network(
     optimizer: OptimizerLike | None = None,
     base: BaseSearch | float | None = None,
     base_graph: Graph | None = None,
+    batch_size: int | None = None,
+    steps: int | None = None,
 ) -> tuple[Plan, Network]:
     """Return the plan of a graph as `plan_graph` does, and the network at its start that it was made from."""
     chosen, start = _chosen(rule), initialisation(init)
@@ -87,12 +94,13 @@ def plan_network(
     _require_like(base, chosen)
     _require_trainable(graph)
     kind = _optimizer(base, asked)
+    training = _searched(base, Training(batch_size, steps))
     with _collector_paused():
         plan, network = _planned(graph, chosen, start, kind, rate, base_graph)
     if kind.name == "muon":
         plan = _with_matrices(plan)
     words = getattr(base, "words", "")
-    return replace(plan, history=(words,)) if words else plan, network
+    return replace(plan, history=(words,) if words else (), training=training, searched=training), network
 
 
 def _with_matrices(plan: Plan) -> Plan:
@@ -324,6 +332,19 @@ def _require_answer(base: BaseSearch | float | None) -> None:
             f"the base's search has the status '{status}', and no rate to go on from: {remedy}; to take a rate all the "
             "same give base=search.rate, base_graph=search.graph and the optimizer"
         )
+
+
+def _searched(base: BaseSearch | float | None, given: Training) -> Training:
+    """Return the training that the base's rate was found with: the search's own, then what is given."""
+    own = Training(getattr(base, "batch_size", None), getattr(base, "steps", None))
+    for name in ("batch_size", "steps"):
+        known, asked = getattr(own, name), getattr(given, name)
+        if None not in (known, asked) and known != asked:
+            raise InputError(
+                f"{name} is {asked}, and the base was searched with {known}; leave it out, and move the plan to your "
+                f"training by plan.at({name}={asked})"
+            )
+    return own.changed(given)
 
 
 def _optimizer(base: BaseSearch | float | None, asked: OptimizerChoice | None) -> OptimizerChoice:

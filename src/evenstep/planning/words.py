@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from evenstep.planning.optimizers import OptimizerChoice
@@ -32,8 +33,18 @@ def _scaled_words(parameter: ParameterPlan) -> list[str]:
 
 
 def shared_words(plan: Plan) -> str:
-    """Say what all parameters' rates have in common."""
-    return format_factors(plan.factors)
+    """Say what all parameters' rates have in common, and what their epsilons and betas do."""
+    moved = {"eps": plan.eps_factors, "1 - beta": plan.beta_factors}
+    others = (f"; all {name}: {format_factors(factors)}" for name, factors in moved.items() if factors)
+    return format_factors(plan.factors) + "".join(others)
+
+
+def training_words(plan: Plan) -> str:
+    """Say in a line which training a plan is for and which its base was searched with; empty where it knows neither."""
+    found = f"base searched with {plan.searched}" if str(plan.searched) else ""
+    if plan.training == plan.searched:
+        return found and f"for {plan.training}, as its base was searched with"
+    return ", ".join(part for part in (f"for {plan.training}" if str(plan.training) else "", found) if part)
 
 
 def own_words(plan: Plan, parameter: ParameterPlan, *, start: bool = False) -> str:
@@ -43,7 +54,8 @@ def own_words(plan: Plan, parameter: ParameterPlan, *, start: bool = False) -> s
     """
     begins = f"init: {parameter.init_reason}" if start else f"starts at {parameter.mean:g}" if parameter.mean else ""
     own = () if parameter.frozen else plan.own_factors(parameter)
-    scaled = () if parameter.frozen else _scaled_words(parameter)
+    count = len(plan.eps_factors)
+    scaled = () if parameter.frozen else _scaled_words(replace(parameter, eps_factors=parameter.eps_factors[count:]))
     parts = (*parameter.notes, format_factors(own) if own else "", *scaled, begins)
     return "; ".join(part for part in parts if part)
 
@@ -53,6 +65,12 @@ def head_words(plan: Plan) -> str:
     base = "factors only" if plan.base is None else f"base learning rate {plan.base:g}"
     optimizer = OptimizerChoice(plan.optimizer_name, plan.optimizer_options)
     return f"Plan by rule '{plan.rule}', init '{plan.init}', optimizer {optimizer}, {base}"
+
+
+def head_lines(plan: Plan) -> list[str]:
+    """Return what comes before what all rates share: what a plan is, which training it is for, and its history."""
+    training = training_words(plan)
+    return [head_words(plan), *([training.capitalize()] if training else []), *plan.history]
 
 
 def table_head(plan: Plan) -> tuple[str, str, str, str, str]:
@@ -83,4 +101,4 @@ def format_plan(plan: Plan) -> str:
     i, j, k, m = (max(len(row[column]) for row in rows) for column in range(4))
     lines = [f"{a:<{i}}  {b:<{j}}  {c:>{k}}  {d:>{m}}  {e}".rstrip() for a, b, c, d, e in rows]
     warned = [f"Warning: {text}" for text in plan.warnings]
-    return "\n".join([head_words(plan), *plan.history, f"All rates: {shared_words(plan)}", *lines, *warned])
+    return "\n".join([*head_lines(plan), f"All rates: {shared_words(plan)}", *lines, *warned])

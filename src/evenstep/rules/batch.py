@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from evenstep.arguments import require_number
 from evenstep.errors import InputError
@@ -50,7 +50,61 @@ class BatchPower:
         return Factor("batch", math.pow(ratio, power), f"for batches of {batch:g}, found with {searched:g}")
 
 
-BATCH = BatchPower()
+@runtime_checkable
+class MovesAdam(Protocol):
+    """Answer how Adam's own settings go with the batch, for rules that move more than rates."""
+
+    @property
+    def name(self) -> str:
+        """The name the rule is chosen by."""
+
+    def settings(self, batch: float, *, searched: float, optimizer: Optimizer) -> AdamFactors:
+        """Return the factors of Adam's settings, or raise for an optimiser that the rule was not derived for."""
+
+
+@dataclass(frozen=True)
+class AdamFactors:
+    """Hold the factors of 1 - beta, for both betas, and of epsilon; empty where a rule leaves them as they are."""
+
+    betas: tuple[Factor, ...] = ()
+    eps: tuple[Factor, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sde:
+    """Keep the stochastic differential equation that Adam, or SGD without momentum, follows at any batch.
+
+    With k times the batch, Adam's rate grows by sqrt(k), 1 - beta1 and 1 - beta2 by k, and epsilon by 1 / sqrt(k)
+    (Malladi et al. 2022, arXiv 2205.10287, definition 5.2); the rate of SGD grows by k (definition 2.2 there). Held
+    where the noise of gradients counts: 1 - beta has to stay below one.
+
+    >>> moved = Sde().settings(256, searched=64, optimizer="adam")
+    >>> moved.betas[0].value, moved.eps[0].value
+    (4.0, 0.5)
+    """
+
+    name: str = "sde"
+
+    def factor(self, batch: float, *, searched: float, optimizer: Optimizer) -> Factor:
+        """Return the factor that moves a rate from batches of `searched` examples to batches of `batch`."""
+        return BatchPower(0.5, 1.0, self.name).factor(batch, searched=searched, optimizer=optimizer)
+
+    def settings(self, batch: float, *, searched: float, optimizer: Optimizer) -> AdamFactors:
+        """Return the factors of 1 - beta and of epsilon; SGD has neither, and other optimisers are refused."""
+        if optimizer == "sgd":
+            return AdamFactors()
+        if optimizer != "adam":
+            raise InputError(
+                f"batch rule '{self.name}' is derived for Adam and for SGD without momentum, and the plan is for "
+                f"'{optimizer}'; choose another, such as '{BATCH.name}'"
+            )
+        rate = self.factor(batch, searched=searched, optimizer=optimizer)
+        return AdamFactors(
+            betas=(Factor(rate.name, batch / searched, rate.why),), eps=(Factor(rate.name, 1 / rate.value, rate.why),)
+        )
+
+
+BATCH = BatchPower()  # what plans move by unless another is chosen
 BATCH_RULES: Mapping[str, BatchRule] = {
     rule.name: rule
     for rule in (
@@ -58,13 +112,14 @@ BATCH_RULES: Mapping[str, BatchRule] = {
         BatchPower(0.5, 1.0, name="root-linear"),
         BatchPower(1.0, 1.0, name="linear"),
         BatchPower(0.0, 0.0, name="none"),
+        Sde(),
     )
 }
 
 
 def batch_rule(given: str | BatchRule) -> BatchRule:
     """Return a batch rule by its name, or as it is."""
-    if not isinstance(given, str) and hasattr(given, "factor"):
+    if not isinstance(given, str | type) and hasattr(given, "factor"):
         return given
     if not isinstance(given, str) or given not in BATCH_RULES:
         raise InputError(

@@ -37,6 +37,9 @@ class Length:
     shortest: int = 16
     name: str = "travel"
 
+    def __post_init__(self) -> None:
+        require_valid_fields(self)
+
     def preference(self, steps: int) -> float:
         """Return the best rate of a training of so many steps, over that of a very long one.
 
@@ -83,16 +86,16 @@ def _factor(value: float, steps: int, searched: int) -> Factor:
     return Factor("length", value, f"for {steps} steps, found with {searched}")
 
 
-LENGTH = LengthPower()
-LENGTH_RULES: Mapping[str, LengthRule] = {rule.name: rule for rule in (LENGTH, Length())}
+LENGTH = LengthPower()  # what plans move by unless another is chosen
+LENGTH_RULES: Mapping[str, LengthRule] = {rule.name: rule for rule in (LENGTH, Length(), LengthPower(0.0, name="none"))}
 
 
 def length_rule(given: str | LengthRule) -> LengthRule:
     """Return a length rule by its name, or as it is."""
-    if not isinstance(given, str) and hasattr(given, "factor"):
+    if not isinstance(given, str | type) and hasattr(given, "factor"):
         return given
     if not isinstance(given, str) or given not in LENGTH_RULES:
         raise InputError(
-            f"length is {given!r}; choose one of {', '.join(LENGTH_RULES)}, or give a value such as LENGTH"
+            f"length rule is {given!r}; choose one of {', '.join(LENGTH_RULES)}, or give a value such as LENGTH"
         )
     return LENGTH_RULES[given]

@@ -26,8 +26,8 @@ from evenstep.search.recipe import Loss
 from evenstep.search.refining import TRAIN_STEPS, refine
 from evenstep.search.result import LRSearch
 from evenstep.search.searching import LEARNT, batch_size_of
+from evenstep.search.short_runs import BATCH_OF_SHORT_RUNS, LONGEST, ShortRun, affordable, examples_taken, searched
 from evenstep.search.short_runs import COST as CHEAPEST
-from evenstep.search.short_runs import LONGEST, ShortRun, affordable, examples_taken, moved, searched
 from evenstep.search.showing import SearchProgress
 from evenstep.search.tensors import Loaded, example_of
 
@@ -68,7 +68,8 @@ def auto_plan(
     dictionaries the model's own. `train_steps` is how long you will train, with a rate that falls to nothing: longer
     trainings want smaller rates. Search and refinement together aim at `cost` of that training's time, and
     take at least what a few short runs take. `plan.history` says what was found. With a `store` a call that was
-    stopped continues where it was, and answers the same; a `name` stands there for code that cannot be read.
+    stopped continues where it was, and answers the same; a `name` stands there for code that cannot be read. The plan
+    is for `train_steps` steps on batches of `batch_size`; `Plan.at` moves it to others.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is {type(model).__name__}; give the torch.nn.Module that you will train")
@@ -110,11 +111,16 @@ def auto_plan(
         **options,
     )
     planned = plan_module(
-        model, inputs, base=found.rate, base_graph=found.graph, init=init, optimizer=chosen, on_unknown=on_unknown
-    )
-    to_training = {"to_steps": train_steps, "to_batch_size": size}
-    for factor in moved(chosen.name, steps=times * of_bases.steps, batch_size=of_bases.batch_size, **to_training):
-        planned = planned.with_factor(factor)
+        model,
+        inputs,
+        base=found.rate,
+        base_graph=found.graph,
+        init=init,
+        optimizer=chosen,
+        batch_size=of_bases.batch_size,
+        steps=times * of_bases.steps,
+        on_unknown=on_unknown,
+    ).at(batch_size=size, steps=train_steps, batch_rule=BATCH_OF_SHORT_RUNS)
     words = found.words if small else f"{found.words}, in the model's place"
     planned = replace(planned, history=(words,))
     if not small:  # what was searched is the model, or as good as that

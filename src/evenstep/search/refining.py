@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from evenstep.planning.groups import matched
 from evenstep.planning.unwrap import unwrapped
 from evenstep.rules import Factor
 from evenstep.rules.rule import product
+from evenstep.rules.training import Training, moved
 from evenstep.search import plain_values
 from evenstep.search.engines import Engine
 from evenstep.search.held import require_apart
@@ -25,7 +26,7 @@ from evenstep.search.randomness import copied
 from evenstep.search.recipe import Loss
 from evenstep.search.result import NOTHING, LRSearch
 from evenstep.search.searching import batch_size_of
-from evenstep.search.short_runs import STEPS, examples_taken, fall_of, has_learnt, moved, searched
+from evenstep.search.short_runs import BATCH_OF_SHORT_RUNS, STEPS, examples_taken, fall_of, has_learnt, searched
 from evenstep.search.showing import SearchProgress
 from evenstep.search.tensors import Loaded
 from evenstep.search.weighing import Expectation, weigh
@@ -43,9 +44,10 @@ EXPECTED = Expectation()
 class Refinement:
     """Hold a corrected plan, the multiple of the rates that corrects it, and what says so.
 
-    All rates of `plan` are `multiple` times those of the plan that was refined; with 95% probability the best multiple
-    lies in `interval`. `search` holds the rates and losses of the short runs, `steps` long each, on so many examples
-    as its `batch_size` says; `train_steps` is the length of the training that the plan is for, `batch_size` its batch.
+    All rates of `plan` are `multiple` times those of the plan that was refined, moved to this training; with 95%
+    probability the best multiple lies in `interval`. `search` holds the rates and losses of the short runs, `steps`
+    long each, on so many examples as its `batch_size` says; `train_steps` is the length of the training that the plan
+    is for, `batch_size` its batch.
     """
 
     plan: Plan
@@ -102,7 +104,7 @@ def refine(
     data: Any,
     *,
     steps: int | None = None,
-    train_steps: int = TRAIN_STEPS,
+    train_steps: int | None = None,
     batch_size: int | None = None,
     run_batch_size: int | None = None,
     loss: Loss | None = None,
@@ -119,8 +121,10 @@ def refine(
     where the best is at the edge. Each takes `batch_size` examples a step, as the training does; `run_batch_size` takes
     fewer, which is cheaper and says less. What they say is moved to `train_steps`, the length of the training that the
     plan is for, and to its batch (`evenstep.rules.length`, `evenstep.rules.batch`), and weighed against the expectation
-    that the plan is right: noise cannot move it far, clear evidence can. The model, the order of the data and all
-    random states stay as they are. With a `store` a refinement that was stopped continues where it was.
+    that the plan is right: noise cannot move it far, clear evidence can. `train_steps` left out is the plan's own, or
+    1500 where it knows none, `batch_size` the loader's, the plan's, or 64. A plan for another training is moved first,
+    by the usual rules: choose others by `Plan.at`. The model, the order of the data and all random states stay as they
+    are. With a `store` a refinement that was stopped continues where it was.
     """
     require_module_and_plan(model, plan)
     model = unwrapped(model)
@@ -128,13 +132,13 @@ def refine(
     require_apart(loss, model)
     if steps is not None:
         require_whole("steps", steps, least=LEAST_STEPS)
-    require_whole("train_steps", train_steps)
+    train_steps = require_whole("train_steps", (plan.steps or TRAIN_STEPS) if train_steps is None else train_steps)
     if plan.base is None:
         raise InputError(
             "the plan holds factors only; plan with a base: a search's result, or a rate with its optimizer"
         )
     steps = min(STEPS, max(train_steps, LEAST_STEPS)) if steps is None else steps
-    size = require_whole("batch_size", batch_size_of(data, batch_size))
+    size = require_whole("batch_size", batch_size_of(data, batch_size, usual=plan.batch_size))
     wanted = size if run_batch_size is None else require_whole("run_batch_size", run_batch_size)
     if wanted > size:
         raise InputError(f"run_batch_size is {wanted}, more than the training's {size}; give {size} at most")
@@ -142,12 +146,14 @@ def refine(
         data = Loaded.of(data, loss, limit=max(steps * wanted, size))
     size = min(size, len(data.data[0]))
     taken = size if wanted >= size else max(wanted, examples_taken(model, data, size))
-    to_training = moved(plan.optimizer_name, steps=steps, batch_size=taken, to_steps=train_steps, to_batch_size=size)
+    training = Training(size, train_steps)
+    base, plan = plan.base, _for(plan, training)
+    to_training = moved(plan.optimizer_name, Training(taken, steps), training, batch=BATCH_OF_SHORT_RUNS)
     preferred = 1 / product(to_training)  # what short runs like, in rates of the training
     found = searched(
         lambda: copied(model),
         data,
-        start=plan.base * preferred,
+        start=base * preferred,
         octaves=1,
         plan=plan,
         steps=steps,
@@ -159,6 +165,13 @@ def refine(
         progress=progress,
     )
     return _refined(plan, found, train_steps, size, preferred)
+
+
+def _for(plan: Plan, training: Training) -> Plan:
+    """Return a plan moved to a training by the usual rules; what it does not know of its own is taken to be right."""
+    unknown = plan.training.batch_size is None, plan.training.steps is None
+    assumed = Training(*(size if missing else None for missing, size in zip(unknown, astuple(training), strict=True)))
+    return replace(plan, training=plan.training.changed(assumed)).at(**asdict(training))
 
 
 def _refined(plan: Plan, found: LRSearch, train_steps: int, batch_size: int, preferred: float) -> Refinement:

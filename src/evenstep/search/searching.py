@@ -21,6 +21,7 @@ from evenstep.graph import Graph
 from evenstep.module import plan as plan_module
 from evenstep.module.trace import OnUnknown
 from evenstep.planning import OptimizerChoice, OptimizerLike, Plan, optimizer_choice, plan_graph
+from evenstep.planning.moving import moved_betas
 from evenstep.planning.optimizers import choice_from
 from evenstep.search import plain_values
 from evenstep.search.base import Base
@@ -453,14 +454,14 @@ def _enough(epochs: int | None, steps: int | None, batch_size: int) -> int | Non
     return require_whole("steps", steps) * batch_size
 
 
-def batch_size_of(data: Any, asked: int | None) -> int:
-    """Return how many examples a step takes: as many as a loader's, unless something else holds the data."""
+def batch_size_of(data: Any, asked: int | None, *, usual: int | None = None) -> int:
+    """Return how many examples a step takes: as many as a loader's, else as asked for, as usual, or 64."""
     own = loader_batch_size(data)
     if own is not None and asked is not None and own != asked:
         raise InputError(
             f"batch_size is {shown(asked)}, and that of the DataLoader {own}; leave one out: give its data set"
         )
-    return own or (64 if asked is None else asked)
+    return own or (usual or 64 if asked is None else asked)
 
 
 def _given(engine: Engine | str) -> Engine:
@@ -504,4 +505,7 @@ def _optimizer(plan: Plan | None, given: OptimizerLike | None) -> OptimizerChoic
             f"the plan is for optimizer '{planned.name}', and optimizer is '{asked.name}', whose rates are of another "
             f"size; plan with optimizer='{asked.name}', or leave optimizer out"
         )
-    return asked or planned or OptimizerChoice("sgd")
+    chosen = asked or planned or OptimizerChoice("sgd")
+    if plan is None or not plan.scales("betas"):
+        return chosen
+    return chosen.changed(betas=moved_betas(plan, chosen.options.get("betas")))

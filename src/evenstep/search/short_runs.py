@@ -18,9 +18,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from evenstep.rules import Factor, Optimizer
 from evenstep.rules.batch import BatchPower
-from evenstep.rules.length import LENGTH
 from evenstep.search.fields import called, each, loss_of
 from evenstep.search.randomness import copied, own_randomness
 from evenstep.search.result import LRSearch
@@ -28,7 +26,7 @@ from evenstep.search.searching import search_lr
 from evenstep.search.tensors import Loaded, runs_on
 
 # From a quarter of the batch to all of it; measured: Adam's power 0.1, SGD's 0.6 (results/short-runs).
-BATCH = BatchPower(adam_power=0.0, sgd_power=0.5, name="short runs")
+BATCH_OF_SHORT_RUNS = BatchPower(adam_power=0.0, sgd_power=0.5, name="short runs")  # what their rates are moved by
 STEPS = 128  # of a run: fewer say little, and more say little more
 LONGEST = 512
 COST = 32  # steps on whole batches that the cheapest run of a network costs as much as
@@ -108,15 +106,6 @@ def affordable(examples: float, *, fewest: int, batch_size: int, train_steps: in
     size = min(max(round(max(examples, least) / STEPS), fewest), batch_size)
     steps = min(max(examples, least) / size, LONGEST, max(train_steps, least / size))
     return ShortRun(max(round(steps), 1), size)
-
-
-def moved(
-    optimizer: Optimizer, *, steps: int, batch_size: int, to_steps: int, to_batch_size: int
-) -> tuple[Factor, ...]:
-    """Return the factors that move a rate from short runs to a training, one for the length and one for the batch."""
-    length = LENGTH.factor(to_steps, searched=steps, optimizer=optimizer)
-    batch = BATCH.factor(to_batch_size, searched=batch_size, optimizer=optimizer)
-    return tuple(factor for factor in (length, batch) if factor.value != 1.0)
 
 
 def searched(

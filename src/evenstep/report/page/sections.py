@@ -9,7 +9,7 @@ from typing import Any
 
 from evenstep.graph.fields import name_of
 from evenstep.planning import ParameterPlan, Plan
-from evenstep.planning.words import own_words
+from evenstep.planning.words import format_factors, own_words, training_words
 from evenstep.report.page.charts import SHAPES, Chart
 from evenstep.report.page.colours import ColourScale
 from evenstep.report.page.drawing import Drawing, draw
@@ -184,7 +184,8 @@ def _plan_facts(plan: Plan, *, has_graph: bool) -> tuple[Fact, ...]:
         ("Base learning rate", "none" if plan.base is None else number(plan.base), _base_said(plan)),
         ("Network's factor", f"× {number(plan.lr_scale)}", "relative to its base, width aside"),
         ("Initialisation", plan.init, _INITS.get(name_of(plan.init), "")),
-        ("Optimiser", plan.optimizer_name, ""),
+        ("Optimiser", plan.optimizer_name, _settings_said(plan)),
+        *([("Training", str(plan.training) or "not known", training_words(plan))] if training_words(plan) else []),
         ("Parameters", whole(len(plan.parameters)), counted(values, "number")),
     ]
     if has_graph:
@@ -194,6 +195,12 @@ def _plan_facts(plan: Plan, *, has_graph: bool) -> tuple[Fact, ...]:
     else:
         facts.append(("Paths", whole(plan.path_count), "from input to output"))
     return tuple(facts)
+
+
+def _settings_said(plan: Plan) -> str:
+    """Say what of the optimiser's a batch rule has moved besides rates."""
+    moved = {"1 - beta": plan.beta_factors, "epsilon": plan.eps_factors}
+    return "; ".join(f"{name}: {format_factors(factors)}" for name, factors in moved.items() if factors)
 
 
 def _base_said(plan: Plan) -> str:
