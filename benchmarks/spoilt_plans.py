@@ -25,9 +25,9 @@ from three_lines import loss_of, tensors_of
 import evenstep as es
 from evenstep.search import LocalEngine
 from evenstep.search.grid import OCTAVE, parabola_minimum
-from evenstep.study.real.scales import CPU, Row, rows_at
-from evenstep.study.real.training import Batches, train
-from evenstep.study.record import write_record
+from evenstep_research.study.real.scales import CPU, Row, rows_at
+from evenstep_research.study.real.training import Batches, train
+from evenstep_research.study.record import write_record
 
 SPOILT = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8)
 NEAR = 0.5  # octaves

@@ -11,16 +11,16 @@ import typer
 from evenstep import __version__
 from evenstep.cli.auto import auto, refine
 from evenstep.cli.check import check
-from evenstep.cli.data_command import data
 from evenstep.cli.demo import demo
 from evenstep.cli.doctor import doctor
-from evenstep.cli.nas import nas
 from evenstep.cli.plan import plan
 from evenstep.cli.report import report
 from evenstep.cli.runs import runs
 from evenstep.cli.search import search
-from evenstep.cli.study import study
 from evenstep.errors import EvenstepError, PlanWarning, SearchWarning
+from evenstep_research.cli.data_command import data
+from evenstep_research.cli.nas import nas
+from evenstep_research.cli.study import study
 
 app = typer.Typer(
     name="evenstep",

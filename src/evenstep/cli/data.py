@@ -18,7 +18,7 @@ def load_data(source: str) -> Any:
         return digits().train
     path = Path(source)
     if os.path.isdir(path):  # not path.is_dir(), which raises for names too long for a file system
-        from evenstep.data import load_folder
+        from evenstep_research.data import load_folder
 
         return load_folder(path).train
     if ":" in source:

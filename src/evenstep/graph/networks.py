@@ -1,4 +1,4 @@
-"""From a code to the graph of a whole network: stem, DAG, readout, with the parameter names of `evenstep.spaces`."""
+"""From a code to the graph of a whole network: stem, DAG, readout, with the parameter names of `evenstep_research.spaces`."""
 
 from __future__ import annotations
 

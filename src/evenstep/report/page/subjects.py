@@ -13,7 +13,7 @@ from evenstep.planning import Plan
 from evenstep.report.page.parts import CheckPart, Part, PlanPart, SearchPart, StudyPart
 from evenstep.report.page.reading import part_of_values, read
 from evenstep.search import Check, LRSearch
-from evenstep.study.transfer.benchmark import FamilyResult
+from evenstep_research.study.transfer.benchmark import FamilyResult
 
 KINDS = "a plan, a search's result, a check's result, or a study's record"
 Subject = Plan | LRSearch | Check | FamilyResult | str | os.PathLike[str] | Mapping[str, Any]
