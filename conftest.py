@@ -1,10 +1,12 @@
-"""Settings for all tests."""
+"""Settings for all tests, of the product and of research."""
 
 import os
 import signal
 
 import torch
 from hypothesis import settings
+
+pytest_plugins = ["tests.cli.command"]  # the fixture `run`
 
 # Shared cores make single examples slow now and then; how long a test takes is not what it checks.
 settings.register_profile("evenstep", deadline=None)

@@ -176,7 +176,7 @@ def test_a_missing_package_is_told_before_any_training(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert "'prodigyopt' cannot be loaded (not here)" in done.stderr
-    assert "pip install 'evenstep[real]'" in done.stderr
+    assert "pip install 'evenstep-research[real]'" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

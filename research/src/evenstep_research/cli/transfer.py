@@ -140,7 +140,7 @@ def _require_rivals(families: Sequence[Family]) -> None:
     from importlib.util import find_spec
 
     if any("prodigy" in family.rivals for family in families) and find_spec("prodigyopt") is None:
-        raise InputError("the rival Prodigy is not installed; install it with pip install 'evenstep[study]'")
+        raise InputError("the rival Prodigy is not installed; install it with pip install prodigyopt")
 
 
 def _old(out: Path | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Train cells where only torch is installed: `python -m evenstep_research.study.nas --data DIR --codes FILE --out DIR ...`.
+"""Train cells without the command line: `python -m evenstep_research.study.nas --data DIR --codes FILE ...`.
 
 The options are those of `evenstep nas train`, which see; progress goes to standard error, one JSON object to standard
 output.

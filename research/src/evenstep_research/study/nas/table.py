@@ -233,7 +233,7 @@ def _parquet(path: Path) -> Mapping[str, Sequence[Any]]:
     try:
         from pyarrow import ArrowInvalid, parquet
     except ModuleNotFoundError:
-        raise InputError("Parquet needs the package pyarrow; install it with pip install 'evenstep[nas]'") from None
+        raise InputError("Parquet needs the package pyarrow; install it with pip install pyarrow") from None
     try:
         rows: Mapping[str, Sequence[Any]] = parquet.read_table(path).to_pydict()
     except ArrowInvalid as error:

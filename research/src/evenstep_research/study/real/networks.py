@@ -114,7 +114,8 @@ def package(name: str) -> Any:
         return import_module(name)
     except PACKAGE_ERRORS as error:
         raise InputError(
-            f"the networks people train need '{name}', which cannot be loaded ({error}); pip install 'evenstep[real]'"
+            f"the networks people train need '{name}', which cannot be loaded ({error}); pip install "
+            "'evenstep-research[real]'"
         ) from None
 
 

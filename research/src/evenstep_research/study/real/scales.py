@@ -157,7 +157,7 @@ def require_packages(rows: Sequence[Row]) -> None:
         for package, error in lost.items()
     )
     others = "" if "prodigyopt" in lost else ", or choose others with --networks"
-    raise InputError(f"{told}; pip install 'evenstep[real]'{others}")
+    raise InputError(f"{told}; pip install 'evenstep-research[real]'{others}")
 
 
 def _load_error(package: str) -> str:
