@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+import evenstep
 from evenstep.errors import InputError
 from evenstep.search.grid import rate_at
 from evenstep_research.report.marks import filled as fill
@@ -25,6 +26,7 @@ from evenstep_research.report.transfer import (
     markdown,
     marks_of,
     shown,
+    study_part,
     write_rows,
 )
 from evenstep_research.study.transfer.benchmark import FamilyResult
@@ -238,3 +240,9 @@ def test_the_picture_shows_every_method_in_its_colour(tmp_path: Path) -> None:
     # A family without any truth has a picture too.
     draw_transfer(replace(result(), measured=result().measured[3:]), tmp_path / "none.png")
     assert imread(tmp_path / "none.png").std() > 0
+
+
+def test_a_familys_result_is_shown_on_the_report_page(tmp_path: Path) -> None:
+    page = evenstep.write_report(study_part(result()), tmp_path / "report.html").read_text()
+    assert result().family.title in page
+    assert all(measured.architecture.name in page for measured in result().known)

@@ -12,12 +12,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
+from evenstep.report.page.parts import StudyPart
 from evenstep_research.report.marks import Marks
 from evenstep_research.report.table import markdown_table
 from evenstep_research.study.transfer.benchmark import FamilyResult
 
 COLOURS = {"constant": "#8a8a8a", "paths": "#c9702b", "paths+2": "#5f8f3e", "weighted": "#1b6ca8"}
 MARKERS = {"constant": "s", "paths": "^", "paths+2": "v", "weighted": "o"}
+
+
+def study_part(result: FamilyResult) -> StudyPart:
+    """Return a family's result as `es.write_report` shows it, every network's rates with it."""
+    return StudyPart("", (result.to_dict(),), rows=tuple(result.rows()))
 
 
 def draw_transfer(result: FamilyResult, path: Path) -> None:
