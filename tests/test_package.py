@@ -206,7 +206,7 @@ def test_a_picture_without_matplotlib_says_which_extra_draws(python: Path, tmp_p
     (tmp_path / "search.py").write_text(
         f"{NO_TERMINAL.replace(repr(TERMINAL), repr(('matplotlib',)))}\nfrom evenstep.cli import main\nmain()\n"
     )
-    command = [python, "search.py", "search", "net.py:make", "--picture", "a.png"]
+    command = [str(python), "search.py", "search", "net.py:make", "--picture", "a.png"]
     (tmp_path / "net.py").write_text("from torch import nn\n\n\ndef make():\n    return nn.Linear(64, 10)\n")
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
