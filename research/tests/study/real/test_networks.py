@@ -47,7 +47,7 @@ def test_a_language_model_is_planned_whole(kind: str) -> None:
 
 @pytest.mark.skipif(torchvision_loads(), reason="torchvision is here")
 def test_a_missing_package_is_named_with_its_remedy() -> None:
-    with pytest.raises(es.InputError, match=r"need 'torchvision\.models\.resnet'.*evenstep\[real\]"):
+    with pytest.raises(es.InputError, match=r"need 'torchvision\.models\.resnet'.*evenstep-research\[real\]"):
         bases()["resnet"].make()
 
 

@@ -149,7 +149,7 @@ def test_packages_that_are_missing_are_told_in_one_error() -> None:
     other = replace(full.networks[1], needs="another_one")
     rows = [replace(row, network=network) for row in rows_at(full)[:1] for network in (strange, other)]
     with pytest.raises(
-        InputError, match=r"'a_package_nobody_has'.*resnet18.*'another_one'.*evenstep\[real\].*--networks"
+        InputError, match=r"'a_package_nobody_has'.*resnet18.*'another_one'.*evenstep-research\[real\].*--networks"
     ):
         require_packages(rows)
     require_packages(rows_at(SMOKE))
