@@ -44,7 +44,7 @@ format: .venv/ready
 clean:
 	rm -rf .venv
 
-.venv/ready: pyproject.toml
+.venv/ready: pyproject.toml research/pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]" -e "./research[dev]"
 	touch $@

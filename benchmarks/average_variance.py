@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import evenstep as es
-from evenstep.data import digits, load_folder
-from evenstep.spaces import DagCNN, NasBench201
-from evenstep.study.record import write_record
+from evenstep_research.data import digits, load_folder
+from evenstep_research.spaces import DagCNN, NasBench201
+from evenstep_research.study.record import write_record
 
 IMAGES, SEEDS = 512, 3
 CHAIN = "2_02_002_0002"

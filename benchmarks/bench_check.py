@@ -27,7 +27,7 @@ from torch import nn
 from evenstep.module.measuring import measure
 from evenstep.module.trace import read
 from evenstep.planning import plan_network
-from evenstep.study.record import write_record
+from evenstep_research.study.record import write_record
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 TURNS = 3

@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from evenstep.data import Split, augment
 from evenstep.search.cuda import Precision, cuda_settings
-from evenstep.study.nas.captured import stepping_of
-from evenstep.study.nas.protocols import RESIDUAL_CELL, BenchmarkProtocol, NetworkShape
-from evenstep.study.nas.training import Images, Lane, LaneGroup, SweepTraining
-from evenstep.study.record import write_record
+from evenstep_research.data import Split, augment
+from evenstep_research.study.nas.captured import stepping_of
+from evenstep_research.study.nas.protocols import RESIDUAL_CELL, BenchmarkProtocol, NetworkShape
+from evenstep_research.study.nas.training import Images, Lane, LaneGroup, SweepTraining
+from evenstep_research.study.record import write_record
 
 
 def made_up(examples: int, side: int) -> Split:

@@ -28,8 +28,8 @@ import torch
 import evenstep as es
 from evenstep.graph import Graph, dag_mlp_graph, path_moments
 from evenstep.planning import plan_graph
-from evenstep.spaces import NasBench201
-from evenstep.study.record import write_record
+from evenstep_research.spaces import NasBench201
+from evenstep_research.study.record import write_record
 
 CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_3x3~1|nor_conv_3x3~2|"
 
@@ -79,7 +79,7 @@ import gc, sys, time, warnings
 import torch
 import evenstep as es
 from evenstep.graph import dag_mlp_graph
-from evenstep.spaces import NasBench201
+from evenstep_research.spaces import NasBench201
 
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")

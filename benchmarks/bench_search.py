@@ -38,8 +38,8 @@ from evenstep.search.job import Job, Trial
 from evenstep.search.memory import trials_that_fit
 from evenstep.search.recipe import Recipe
 from evenstep.search.replicas import order
-from evenstep.spaces import DagCNN, DagMLP, NasBench201
-from evenstep.study.record import write_record
+from evenstep_research.spaces import DagCNN, DagMLP, NasBench201
+from evenstep_research.study.record import write_record
 
 CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_3x3~1|nor_conv_3x3~2|"
 

@@ -27,7 +27,7 @@ import torch
 from fuzz_targets import TARGETS, Target
 
 from evenstep.errors import EvenstepError
-from evenstep.study.record import write_record
+from evenstep_research.study.record import write_record
 
 LIMIT = 60  # seconds after which a call counts as one that hangs
 

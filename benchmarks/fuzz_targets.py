@@ -23,7 +23,7 @@ from evenstep.planning import plan_graph
 from evenstep.rules import OPTIMIZERS, RULES
 from evenstep.search import LocalEngine, Store, mean_loss, train_
 from evenstep.search.store import StoreRow
-from evenstep.spaces import DagCNN, DagMLP, NasBench201
+from evenstep_research.spaces import DagCNN, DagMLP, NasBench201
 
 Target = Callable[[random.Random, Path], Any]
 INPUTS = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
@@ -286,9 +286,9 @@ def store(draw: random.Random, folder: Path) -> Any:
 
 def ledger(draw: random.Random, folder: Path) -> Any:
     """Read ledgers with damaged lines, and add to them."""
-    from evenstep.study.nas.ledger import RunLedger
-    from evenstep.study.real.runs import RealLedger, Run
-    from evenstep.study.transfer.ledger import MeasurementLedger
+    from evenstep_research.study.nas.ledger import RunLedger
+    from evenstep_research.study.real.runs import RealLedger, Run
+    from evenstep_research.study.transfer.ledger import MeasurementLedger
 
     path = folder / "l.jsonl"
     real = RealLedger(path)

@@ -30,11 +30,11 @@ from ledger import Ledger, OutOfTimeError
 from three_lines import Bench, benches, listed
 
 import evenstep as es
-from evenstep.report.marks import update_page
-from evenstep.report.table import markdown_table
 from evenstep.search.short_runs import COUNTED
-from evenstep.study.real import training
-from evenstep.study.record import write_record
+from evenstep_research.report.marks import update_page
+from evenstep_research.report.table import markdown_table
+from evenstep_research.study.real import training
+from evenstep_research.study.record import write_record
 
 TRAINING_STEPS, TRAINING_COUNTED = 1500, 1 / 8
 FIRST = range(-1, 2)

@@ -31,9 +31,9 @@ from evenstep.search.fields import Data
 from evenstep.search.grid import OCTAVE, parabola_minimum
 from evenstep.search.job import Job, Trial
 from evenstep.search.replicas import TrialResult
-from evenstep.study.real.scales import CPU, Row, rows_at
-from evenstep.study.real.training import Batches, train
-from evenstep.study.record import write_record
+from evenstep_research.study.real.scales import CPU, Row, rows_at
+from evenstep_research.study.real.training import Batches, train
+from evenstep_research.study.record import write_record
 
 SPOILT = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8)
 NEAR = 0.5  # octaves

@@ -39,18 +39,18 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import evenstep as es
-from evenstep.report.marks import update_page
-from evenstep.report.table import markdown_table
 from evenstep.search import LocalEngine
 from evenstep.search.job import Job
 from evenstep.search.provenance import provenance
 from evenstep.search.recipe import Recipe
-from evenstep.study.real.answers import DEFAULT_RATES, PRODIGY_RATE
-from evenstep.study.real.compact import million_set
-from evenstep.study.real.networks import RealNetwork
-from evenstep.study.real.scales import CPU, FULL, RealOptimizer, RealScale, Row, real_scale_named, rows_at
-from evenstep.study.real.training import Batches, train
-from evenstep.study.transfer.rivals import TEST_STEPS, range_test
+from evenstep_research.report.marks import update_page
+from evenstep_research.report.table import markdown_table
+from evenstep_research.study.real.answers import DEFAULT_RATES, PRODIGY_RATE
+from evenstep_research.study.real.compact import million_set
+from evenstep_research.study.real.networks import RealNetwork
+from evenstep_research.study.real.scales import CPU, FULL, RealOptimizer, RealScale, Row, real_scale_named, rows_at
+from evenstep_research.study.real.training import Batches, train
+from evenstep_research.study.transfer.rivals import TEST_STEPS, range_test
 
 WAYS = ("tuned", "default", "range test", "optuna", "prodigy", "evenstep")
 LONG_STEPS = 1500

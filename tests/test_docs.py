@@ -228,12 +228,17 @@ def test_every_function_that_theory_names_is_linked() -> None:
         assert f"[`{name}`][{name}]" in links.linked(theory)
 
 
-DOCTESTED = [path for path in sorted((ROOT / "src").rglob("*.py")) if ">>>" in path.read_text()]
+DOCTESTED = [
+    ".".join(path.relative_to(source).with_suffix("").parts)
+    for source in (ROOT / "src", ROOT / "research" / "src")
+    for path in sorted(source.rglob("*.py"))
+    if ">>>" in path.read_text()
+]
 
 
-@pytest.mark.parametrize("path", DOCTESTED, ids=lambda path: path.stem)
-def test_the_examples_of_docstrings_run(path: Path) -> None:
-    module = importlib.import_module(".".join(path.relative_to(ROOT / "src").with_suffix("").parts))
+@pytest.mark.parametrize("name", DOCTESTED)
+def test_the_examples_of_docstrings_run(name: str) -> None:
+    module = importlib.import_module(name)
     found = doctest.testmod(module)
     assert found.attempted > 0
     assert found.failed == 0

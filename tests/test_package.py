@@ -1,4 +1,4 @@
-"""Wheel and sdist build, hold what they should, and work in an environment of their own without extras."""
+"""Wheels and sdist build, hold what they should, and work in an environment of their own, without all extras."""
 
 from __future__ import annotations
 
@@ -27,6 +27,29 @@ found = PathFinder.find_spec
 PathFinder.find_spec = lambda name, path=None, target=None: (
     None if name.split(".")[0] in {EXTRAS!r} else found(name, path, target)
 )
+"""
+TERMINAL = ("typer", "rich", "jinja2", "markupsafe", "scipy", "matplotlib", "sklearn", "evenstep_research")
+NO_TERMINAL = BLOCKED.replace(repr(EXTRAS), repr(TERMINAL))
+CORE = """
+import evenstep as es
+
+base = es.search_lr(make_small_net, train_data, steps=8, grid=[0.01, 0.1, 1.0, 10.0, 100.0], progress=True)
+plan = es.plan(model, example_inputs, base=base)
+es.initialize_(model, plan)
+opt = plan.optimizer(model)
+torch.nn.functional.cross_entropy(model(example_inputs), train_data[1][:2]).backward()
+opt.step()
+es.refine(model, plan, train_data, steps=8)
+
+def wide(width):
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, width), nn.ReLU(), nn.Linear(width, 2))
+
+widths = {n: (lambda n=n: wide(n), es.plan(wide(n), example_inputs, base=base)) for n in (8, 16, 32)}
+es.check(widths, train_data, seeds=2)
+planned = es.auto_plan(model, train_data, optimizer=torch.optim.AdamW, train_steps=100)
+planned.optimizer(model)
+str(plan), plan._repr_html_(), base._repr_html_()
+print("done")
 """
 A_USERS_OWN = """
 import torch
@@ -61,12 +84,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def python(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the Python of a new environment with the wheel in it; dependencies are this environment's own."""
     folder = tmp_path_factory.mktemp("clean")
+    # All that is installed here but us: what stays would be found by its metadata, research's entry points too.
+    dependencies = folder / "dependencies"
+    dependencies.mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if "evenstep" not in path.name:
+            (dependencies / path.name).symlink_to(path)
     venv.create(folder, with_pip=False, symlinks=True)
     python = folder / "bin" / "python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", built[0], folder=folder)
     (site,) = folder.glob("lib/python*/site-packages")
-    # A path in a .pth file comes after the new environment's own, and .pth files there (ours, editable) are not read.
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (site / "dependencies.pth").write_text(f"{dependencies}\n")  # it comes after the new environment's own
     return python
 
 
@@ -81,19 +109,33 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
     }
     assert {name for name in names if not name.startswith(f"evenstep-{__version__}.dist-info/")} == source
     assert "evenstep/py.typed" in names
+    assert not any("research" in name for name in names)
     assert f"evenstep-{__version__}.dist-info/licenses/LICENSE" in names
     assert metadata["Version"] == __version__
     assert metadata["License-Expression"] == "Apache-2.0"
     required = [text for text in metadata.get_all("Requires-Dist", []) if "extra ==" not in text]
     assert {re.match(r"[\w-]+", text)[0] for text in required} == {  # type: ignore[index]
         "jinja2",
-        "matplotlib",
         "numpy",
         "rich",
-        "scipy",
         "torch",
         "typer",
     }
+
+
+def test_researchs_wheel_holds_research_alone_and_asks_for_this_version(tmp_path: Path) -> None:
+    project = ROOT / "research"
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, project, folder=tmp_path)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        metadata = Parser().parsestr(wheel.read(f"evenstep_research-{__version__}.dist-info/METADATA").decode())
+    source = project / "src"
+    assert names == {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert f"evenstep=={__version__}" in metadata.get_all("Requires-Dist", [])
 
 
 def test_the_sdist_holds_tests_docs_and_examples(built: tuple[Path, Path]) -> None:
@@ -120,6 +162,56 @@ def test_the_readmes_example_runs_without_extras(python: Path, tmp_path: Path) -
     (tmp_path / "example.py").write_text(BLOCKED + A_USERS_OWN + example + report)
     assert "4.weight" in run(python, "example.py", folder=tmp_path)
     assert "<html" in (tmp_path / "report.html").read_text()  # its templates came with the wheel
+
+
+def test_the_core_runs_where_only_torch_and_numpy_are(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "core.py").write_text(NO_TERMINAL + A_USERS_OWN + CORE)
+    assert run(python, "core.py", folder=tmp_path).split() == ["done"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("study",),
+        ("study", "list"),
+        ("study", "transfer", "--scale", "smoke"),
+        ("nas", "--help"),
+        ("data", "fetch", "cifar10"),
+        ("plan", "--code", "2_12"),
+        ("plan", "--space", "cnn", "--code", "-"),
+        ("search", "net.py:make", "--data", "."),
+    ],
+    ids=" ".join,
+)
+def test_what_research_adds_says_how_to_get_it(python: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "net.py").write_text("from torch import nn\n\n\ndef make():\n    return nn.Linear(2, 2)\n")
+    done = subprocess.run(
+        [python.with_name("evenstep"), *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert "pip install evenstep-research" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_research_help_lists_its_commands_and_doctor_says_that_it_is_not_there(
+    python: Path, tmp_path: Path
+) -> None:
+    listed = run(python.with_name("evenstep"), "--help", folder=tmp_path)
+    assert listed.count("Needs evenstep-research.") == 3
+    assert "research: not installed" in run(python.with_name("evenstep"), "doctor", folder=tmp_path)
+
+
+def test_a_picture_without_matplotlib_says_which_extra_draws(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "search.py").write_text(
+        f"{NO_TERMINAL.replace(repr(TERMINAL), repr(('matplotlib',)))}\nfrom evenstep.cli import main\nmain()\n"
+    )
+    command = [str(python), "search.py", "search", "net.py:make", "--picture", "a.png"]
+    (tmp_path / "net.py").write_text("from torch import nn\n\n\ndef make():\n    return nn.Linear(64, 10)\n")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'evenstep[pictures]'" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from evenstep.spaces import DagCNN, DagMLP, NasBench201
+from evenstep_research.spaces import DagCNN, DagMLP, NasBench201
 
 Made = tuple[nn.Module, tuple[Tensor, ...]]
 

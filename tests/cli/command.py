@@ -1,5 +1,6 @@
-"""Run the command line and keep what came out."""
+"""Run the command line and keep what came out; the fixture is for all tests, see conftest.py."""
 
+import io
 import json
 import subprocess
 import sys
@@ -7,6 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from evenstep.cli import main
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,25 @@ class Done:
 
 
 Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line's entry point in this process."""
+
+    def call(*arguments: str, given: str = "") -> Done:
+        monkeypatch.setattr(sys, "argv", ["evenstep", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+        monkeypatch.setattr(sys, "path", list(sys.path))  # targets put their folder in front
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return Done(code, out, err)
+
+    return call
 
 
 def in_a_process(*arguments: str, given: str = "", folder: Path | None = None, timeout: float = 120) -> Done:

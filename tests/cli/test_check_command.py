@@ -14,7 +14,7 @@ torch.set_num_threads(1)
 NETWORK = """
 import torch
 from torch import nn
-from evenstep.spaces import DagMLP
+from evenstep_research.spaces import DagMLP
 
 def wide(n):
     return nn.Sequential(nn.Linear(16, n), nn.ReLU(), nn.Linear(n, n), nn.ReLU(), nn.Linear(n, 4))

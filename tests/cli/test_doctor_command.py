@@ -14,6 +14,7 @@ def test_a_sound_installation(run: Run) -> None:
     assert found["ok"] is True
     assert found["evenstep"] == __version__
     assert found["device"].split()[0] in ("cpu", "cuda")
+    assert found["research"] == __version__  # both have one version
     packages = {package["name"]: package for package in found["packages"]}
     assert packages["torch"] == {
         "name": "torch",
@@ -33,7 +34,14 @@ def test_the_page_for_people(run: Run) -> None:
     done = run("doctor")
     assert done.code == 0
     assert done.out.rstrip().endswith("all is well")
-    for part in (f"evenstep {__version__}", "device:", "torch", "plan:", "search:"):
+    for part in (
+        f"evenstep {__version__}",
+        f"evenstep-research: {__version__}",
+        "device:",
+        "torch",
+        "plan:",
+        "search:",
+    ):
         assert part in done.out
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from evenstep.cli.app import app
-from evenstep.cli.measuring import bar
 from evenstep.errors import InputError
-from evenstep.study.progress import StudyProgress
+from evenstep_research.cli.measuring import bar
+from evenstep_research.study.progress import StudyProgress
 from tests.cli.command import Run
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|38;[\d;]+|9[0-7])m")

@@ -25,7 +25,7 @@ from evenstep.graph.cells import (
     parameter_count,
     random_cell,
 )
-from evenstep.spaces import NasBench201
+from evenstep_research.spaces import NasBench201
 from tests import reference
 
 CELLS = st.text(alphabet="01234", min_size=6, max_size=6)

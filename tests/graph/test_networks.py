@@ -16,7 +16,7 @@ from evenstep.graph.networks import NormKind, Order
 from evenstep.init import Network
 from evenstep.planning import plan_graph
 from evenstep.rules import Weighted
-from evenstep.spaces import DagCNN, DagMLP, NasBench201
+from evenstep_research.spaces import DagCNN, DagMLP, NasBench201
 from tests import reference
 from tests.strategies import dag_codes, inits, isomorphic_code, orders
 

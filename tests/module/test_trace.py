@@ -17,7 +17,7 @@ from evenstep.graph import activations, dag_cnn_graph, dag_mlp_graph, nasbench20
 from evenstep.graph.networks import NormKind, Order
 from evenstep.graph.operators import ConcatBlock, Scale
 from evenstep.planning import chain_like
-from evenstep.spaces import DagCNN, DagMLP, NasBench201
+from evenstep_research.spaces import DagCNN, DagMLP, NasBench201
 from tests.reference import (
     cell_code_of,
     cell_depths,

@@ -36,7 +36,7 @@ from evenstep.search.checking import CheckedNetwork, Trend
 from evenstep.search.first_step import Changes
 from evenstep.search.result import chosen
 from evenstep.search.store import StoreRow
-from evenstep.study.codes import chain_code, dense_code
+from evenstep_research.study.codes import chain_code, dense_code
 from tests.strategies import dag_codes
 
 NASTY = "</script><script>alert('x')</script>\"&'<b>"

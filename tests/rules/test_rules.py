@@ -20,7 +20,7 @@ from evenstep.rules import RULES, Optimizer, Paths, Weighted
 from evenstep.rules.layers import Layer
 from evenstep.rules.width import width_factor
 from evenstep.signal import walk_statistics
-from evenstep.study.codes import branches_code
+from evenstep_research.study.codes import branches_code
 from tests import reference
 from tests.strategies import INITS, ORDERS, dag_codes, inits, orders
 

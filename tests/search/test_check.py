@@ -28,8 +28,8 @@ from evenstep.search.fields import TensorPair
 from evenstep.search.first_step import Changes, measure, recorded_modules
 from evenstep.search.job import Job
 from evenstep.search.recipe import Recipe
-from evenstep.spaces import DagMLP
-from evenstep.study.codes import chain_code, dense_code, residual_code
+from evenstep_research.spaces import DagMLP
+from evenstep_research.study.codes import chain_code, dense_code, residual_code
 
 torch.set_num_threads(1)
 

@@ -197,5 +197,5 @@ def test_a_plot_draws_the_means_and_the_rate() -> None:
 
 def test_without_matplotlib_a_plot_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(es.InputError, match="install it with pip install matplotlib"):
+    with pytest.raises(es.InputError, match=r"install it with pip install 'evenstep\[pictures\]'"):
         a_search().plot()

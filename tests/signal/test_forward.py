@@ -22,7 +22,7 @@ from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_ml
 from evenstep.graph.networks import Order
 from evenstep.graph.operators import Activation, Average, ConcatBlock, Maximum, Norm, RMSNorm, Scale, Weight
 from evenstep.planning import Plan, plan_graph
-from evenstep.spaces import DagCNN, DagMLP
+from evenstep_research.spaces import DagCNN, DagMLP
 from tests import reference
 from tests.strategies import INITS, ORDERS
 

@@ -9,17 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from evenstep import __version__
+from evenstep.cli.added import add_commands
 from evenstep.cli.auto import auto, refine
 from evenstep.cli.check import check
-from evenstep.cli.data_command import data
 from evenstep.cli.demo import demo
 from evenstep.cli.doctor import doctor
-from evenstep.cli.nas import nas
 from evenstep.cli.plan import plan
 from evenstep.cli.report import report
 from evenstep.cli.runs import runs
 from evenstep.cli.search import search
-from evenstep.cli.study import study
 from evenstep.errors import EvenstepError, PlanWarning, SearchWarning
 
 app = typer.Typer(
@@ -38,9 +36,7 @@ app.command()(report)
 app.command()(demo)
 app.command()(doctor)
 app.add_typer(runs)
-app.add_typer(study)
-app.add_typer(nas)
-app.add_typer(data)
+add_commands(app)
 
 
 @app.callback()

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from evenstep.cli.added import load_data_folder
 from evenstep.cli.target import load_function
 from evenstep.errors import InputError
 
@@ -18,9 +19,7 @@ def load_data(source: str) -> Any:
         return digits().train
     path = Path(source)
     if os.path.isdir(path):  # not path.is_dir(), which raises for names too long for a file system
-        from evenstep.data import load_folder
-
-        return load_folder(path).train
+        return load_data_folder()(path).train
     if ":" in source:
         return load_function(source, returns="(inputs, targets), a Dataset or a DataLoader")()
     if path.suffix not in (".npz", ".pt"):

@@ -14,6 +14,8 @@ from typing import Annotated
 
 import typer
 
+from evenstep.cli.added import GET_RESEARCH, RESEARCH, research_version
+
 _REQUIREMENT = re.compile(r"([\w.-]+)[^;>=]*(?:>=([\w.]+))?")
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([\w.-]+)['"]""")
 
@@ -51,6 +53,7 @@ def doctor(
     """Show versions, device and extras, and check within seconds that evenstep works; exit code 1 if not."""
     from evenstep import __version__
 
+    research = research_version()
     packages = installed()
     findings = self_check()
     broken = [p.name for p in packages if not p.extra and not p.ok] + [f.name for f in findings if not f.ok]
@@ -60,6 +63,7 @@ def doctor(
             "python": platform.python_version(),
             "system": platform.platform(),
             "device": _device(),
+            "research": research,
             "packages": [{**asdict(package), "ok": package.ok} for package in packages],
             "checks": [asdict(finding) for finding in findings],
             "ok": not broken,
@@ -68,6 +72,7 @@ def doctor(
     else:
         print(f"evenstep {__version__}, Python {platform.python_version()}, {platform.platform()}")
         print(f"device: {_device()}")
+        print(f"{RESEARCH}: {research or f'not installed; {GET_RESEARCH}'}")
         _print_packages(packages)
         for finding in findings:
             verdict = "ok" if finding.ok else f"BROKEN, expected {finding.expected}"

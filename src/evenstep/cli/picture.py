@@ -21,7 +21,13 @@ def require_place(path: Path, what: str) -> None:
 def require_picture(path: Path) -> None:
     """Refuse a picture whose folder is not there, or whose name ends in a format that cannot be drawn."""
     require_place(path, "picture")
-    from matplotlib.backend_bases import FigureCanvasBase  # here: it takes a second, and few ask for a picture
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase  # here: it takes a second, and few ask for a picture
+    except ImportError:
+        raise InputError(
+            f"the picture '{path}' is drawn with matplotlib, which is not installed; install it with pip install "
+            "'evenstep[pictures]'"
+        ) from None
 
     if path.suffix and path.suffix[1:].lower() not in FigureCanvasBase.get_supported_filetypes():
         raise InputError(f"the picture is '{path}', of a format that is not known; end it in .png, .pdf or .svg")

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
+from evenstep.cli.added import Space, SpaceOptions, load_space
 from evenstep.cli.base import load_base
 from evenstep.cli.data import load_examples
 from evenstep.cli.table import print_plan
 from evenstep.cli.target import load_target
 from evenstep.errors import EvenstepError, InputError
-from evenstep.graph import Graph, dag_cnn_graph, dag_mlp_graph, nasbench201_graph
-from evenstep.planning import BASE_WIDTH, Plan, any_digits, plan_graph
+from evenstep.planning import Plan, any_digits, plan_graph
 from evenstep.planning.concerns import report
 from evenstep.rules import RULES
 from evenstep.rules.batch import BATCH, BATCH_RULES
@@ -26,19 +25,8 @@ from evenstep.rules.batch import batch_rule as batch_rule_of
 from evenstep.rules.length import LENGTH, LENGTH_RULES
 from evenstep.rules.length import length_rule as length_rule_of
 
-Value = TypeVar("Value")
-NASBENCH201_BASE = "0_00_300"  # one 3x3 convolution from the cell's input to its output
-
 _DESCRIBING = ("space", "order", "norm", "activation", "width", "inputs", "classes", "kernel_size", "image_size")
 _FOR_CODES = (*_DESCRIBING, "base_code", "base_width", "base_kernel_size")
-
-
-@dataclass(frozen=True)
-class _Space:
-    """Build the graph of a code, and of the base, in one of the spaces."""
-
-    target: Callable[[str], Graph]
-    base: Callable[[], Graph]
 
 
 def plan(
@@ -127,8 +115,7 @@ def plan(
         write_plan(made, out)
         print_or_dump(made, made.to_dict(graph=False), as_json=as_json)
         return
-    chosen = _space(
-        space,
+    networks = SpaceOptions(
         order=order,
         norm=norm,
         activation=activation,
@@ -141,6 +128,7 @@ def plan(
         base_width=base_width,
         base_kernel_size=base_kernel_size,
     )
+    chosen = load_space(space)(networks)
     assert code is not None
     if loaded is not None and not isinstance(loaded, float):
         if describing := [name for name in given if name.startswith("--base-")]:
@@ -148,7 +136,7 @@ def plan(
                 f"{describing[0]} describes a base, and the search in '{base}' has its own; leave out one of them"
             )
         searched = loaded.graph
-        chosen = _Space(chosen.target, lambda: searched)
+        chosen = Space(chosen.target, lambda: searched)
     if code == "-":
         if out is not None:
             raise InputError(f"--out is '{out}', for one plan; with --code - leave it out, every line prints its own")
@@ -175,7 +163,7 @@ def _move(batch_size: int | None, steps: int | None, batch_rule: str, length_rul
     return lambda made: made.at(batch_size=batch_size, steps=steps, **rules)  # type: ignore[arg-type]
 
 
-def _stream(space: _Space, options: dict[str, Any], move: Callable[[Plan], Plan], *, strict: bool) -> None:
+def _stream(space: Space, options: dict[str, Any], move: Callable[[Plan], Plan], *, strict: bool) -> None:
     """Plan the codes on standard input, one JSON object a line; a bad line gives an error object and the rest go on."""
     base_graph = space.base()
     move(
@@ -227,45 +215,3 @@ def print_or_dump(made: Plan, values: dict[str, Any], *, as_json: bool) -> None:
             print(json.dumps(values, indent=2))
         else:
             print_plan(made)
-
-
-def _space(
-    space: str,
-    *,
-    order: str,
-    norm: str,
-    activation: str,
-    width: int | None,
-    inputs: int | None,
-    classes: int,
-    kernel_size: int,
-    image_size: int,
-    base_code: str | None,
-    base_width: int | None,
-    base_kernel_size: int,
-) -> _Space:
-    shared: dict[str, Any] = {"order": order, "norm": norm, "activation": activation, "classes": classes}
-    if space == "mlp":
-        shared["inputs"] = _or(inputs, 3072)
-        return _Space(
-            lambda code: dag_mlp_graph(code, width=_or(width, BASE_WIDTH["mlp"]), **shared),
-            lambda: dag_mlp_graph(_or(base_code, "2"), width=_or(base_width, BASE_WIDTH["mlp"]), **shared),
-        )
-    if space == "cnn":
-        shared |= {"channels": _or(inputs, 3), "image_size": image_size}
-        target_width, searched_width = _or(width, BASE_WIDTH["cnn"]), _or(base_width, BASE_WIDTH["cnn"])
-        return _Space(
-            lambda code: dag_cnn_graph(code, width=target_width, kernel_size=kernel_size, **shared),
-            lambda: dag_cnn_graph(_or(base_code, "2"), width=searched_width, kernel_size=base_kernel_size, **shared),
-        )
-    if space == "nasbench201":
-        cell: dict[str, Any] = {"inputs": _or(inputs, 3), "classes": classes, "image_size": image_size}
-        return _Space(
-            lambda code: nasbench201_graph(code, channels=_or(width, 16), **cell),
-            lambda: nasbench201_graph(_or(base_code, NASBENCH201_BASE), channels=_or(base_width, 16), **cell),
-        )
-    raise InputError(f"space is '{space}'; choose mlp, cnn or nasbench201")
-
-
-def _or(given: Value | None, default: Value) -> Value:
-    return default if given is None else given

@@ -1,34 +1,7 @@
-"""Data sets: scikit-learn's digits, which need no download, and image data sets from their official files."""
+"""Data that needs no download: scikit-learn's digits, and the text of Python's standard library."""
 
-from evenstep.data.augment import Moves, augment, draw_moves, moved
-from evenstep.data.cifar import cifar10, cifar100
 from evenstep.data.digits import digits
-from evenstep.data.fetch import Fetched, fetch
-from evenstep.data.folder import FileCheck, FolderCheck, check_folder, load_folder
-from evenstep.data.imagenet import imagenet, imagenet16_120
-from evenstep.data.official import DATA_SETS, Archive, DataSet, OfficialFile, Version
 from evenstep.data.split import Split
+from evenstep.data.text import standard_library
 
-__all__ = [
-    "DATA_SETS",
-    "Archive",
-    "DataSet",
-    "Fetched",
-    "FileCheck",
-    "FolderCheck",
-    "Moves",
-    "OfficialFile",
-    "Split",
-    "Version",
-    "augment",
-    "check_folder",
-    "cifar10",
-    "cifar100",
-    "digits",
-    "draw_moves",
-    "fetch",
-    "imagenet",
-    "imagenet16_120",
-    "load_folder",
-    "moved",
-]
+__all__ = ["Split", "digits", "standard_library"]

@@ -1,4 +1,4 @@
-"""From a code to the graph of a whole network: stem, DAG, readout, with the parameter names of `evenstep.spaces`."""
+"""From a code to the graph of a whole network: stem, DAG, readout, named as the networks of evenstep-research are."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ def plot_search(search: LRSearch, axes: Any = None) -> Any:
             from matplotlib import pyplot  # here: it takes a second, and few draw
         except ImportError:
             raise InputError(
-                "matplotlib is not installed, and plot() draws with it; install it with pip install matplotlib"
+                "matplotlib is not installed, and plot() draws with it; install it with pip install "
+                "'evenstep[pictures]'"
             ) from None
         axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")[1]
     for rate, seeds in zip(search.grid, search.losses, strict=True):

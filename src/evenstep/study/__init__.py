@@ -1,1 +1,1 @@
-"""Studies: whole experiments as functions that return records."""
+"""What `evenstep demo` trains."""

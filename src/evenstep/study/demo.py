@@ -13,10 +13,10 @@ from evenstep.data import Split, digits
 from evenstep.module import plan
 from evenstep.planning import Plan
 from evenstep.search import LRSearch, mean_loss, search_lr, train_
-from evenstep.spaces import DagCNN, DagMLP
-from evenstep.study.codes import chain_code, dense_code, residual_code
-from evenstep.study.record import finite
-from evenstep.study.transfer.measure import LAYERS
+from evenstep_research.spaces import DagCNN, DagMLP
+from evenstep_research.study.codes import chain_code, dense_code, residual_code
+from evenstep_research.study.record import finite
+from evenstep_research.study.transfer.measure import LAYERS
 
 DemoNotify = Callable[[str], None]
 MLP_WIDTH = 64

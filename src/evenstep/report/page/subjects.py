@@ -13,10 +13,9 @@ from evenstep.planning import Plan
 from evenstep.report.page.parts import CheckPart, Part, PlanPart, SearchPart, StudyPart
 from evenstep.report.page.reading import part_of_values, read
 from evenstep.search import Check, LRSearch
-from evenstep.study.transfer.benchmark import FamilyResult
 
 KINDS = "a plan, a search's result, a check's result, or a study's record"
-Subject = Plan | LRSearch | Check | FamilyResult | str | os.PathLike[str] | Mapping[str, Any]
+Subject = Plan | LRSearch | Check | StudyPart | str | os.PathLike[str] | Mapping[str, Any]
 
 
 def parts_of(subjects: Subject | Iterable[Subject], *, name: str = "") -> tuple[Part, ...]:
@@ -27,8 +26,8 @@ def parts_of(subjects: Subject | Iterable[Subject], *, name: str = "") -> tuple[
         return (SearchPart(name, subjects),)
     if isinstance(subjects, Check):
         return (CheckPart(name, subjects),)
-    if isinstance(subjects, FamilyResult):
-        return (StudyPart(name, (subjects.to_dict(),), rows=tuple(subjects.rows())),)
+    if isinstance(subjects, StudyPart):
+        return (replace(subjects, name=name or subjects.name),)
     if isinstance(subjects, str | os.PathLike):
         found = read(Path(subjects))
         return tuple(replace(part, name=name) for part in found) if name and len(found) == 1 else found
@@ -45,7 +44,7 @@ def parts_of(subjects: Subject | Iterable[Subject], *, name: str = "") -> tuple[
 
 def _known(subject: Any) -> Subject:
     """Return a member of several subjects; lists in lists are a mistake, not a shape of the page."""
-    known = (Plan, LRSearch, Check, FamilyResult, str, os.PathLike, Mapping)
+    known = (Plan, LRSearch, Check, StudyPart, str, os.PathLike, Mapping)
     if not isinstance(subject, known):
         raise _unknown(subject)
     return subject

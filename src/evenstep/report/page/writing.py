@@ -28,8 +28,8 @@ _ORDER = ("plan", "search", "check", "study")
 def write_report(subjects: Subject | Iterable[Subject], path: str | os.PathLike[str], *, title: str = "") -> Path:
     """Write one self-contained HTML page about plans, searches, checks and studies, and return where it is.
 
-    `subjects` is one of them (a `Plan`, an `LRSearch`, a `Check`, a family's result or a study's record), the path of a
-    file that holds one, a list of such, or a mapping from names, which become headings, to such.
+    `subjects` is one of them (a `Plan`, an `LRSearch`, a `Check` or a study's record), the path of a file that holds
+    one, a list of such, or a mapping from names, which become headings, to such.
     """
     if not isinstance(path, str | os.PathLike) or "\0" in os.fsdecode(path):
         raise InputError(f"path is {shown(path)}; give where to write the page, such as 'report.html'")

@@ -1,0 +1,1 @@
+"""Research on evenstep: studies, search spaces, data sets and their commands."""

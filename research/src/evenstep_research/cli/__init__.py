@@ -1,0 +1,1 @@
+"""The commands of research, which `evenstep` finds by entry points."""

@@ -1,0 +1,1 @@
+"""Studies: whole experiments as functions that return records."""

@@ -1,0 +1,119 @@
+"""Hand runs to processes and take their losses back, or train in this process where one is enough."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+
+import torch
+
+from evenstep.errors import EvenstepError, SearchError
+from evenstep.graph import Graph
+from evenstep.planning import Plan
+from evenstep_research.study.processes import interrupts_held
+from evenstep_research.study.real import work
+from evenstep_research.study.real.runs import Run
+from evenstep_research.study.real.work import Place
+
+
+@dataclass(frozen=True)
+class Done:
+    """Hold a finished run, its loss and the seconds it took; `loss` is None where memory had no room for it."""
+
+    run: Run
+    loss: float | None
+    seconds: float = 0.0
+
+
+class RunWorkers:
+    """Train runs in processes that can be ended at any time; one worker without a deadline trains in this process."""
+
+    def __init__(self, place: Place, workers: int, *, apart: bool) -> None:
+        self.workers, self.place = workers, replace(place, shared=workers > 1)
+        self.pool: ProcessPoolExecutor | None = None
+        self.apart = apart or workers > 1
+        self.under_way: dict[Future[tuple[float, float]], Run] = {}
+        self.others = set(multiprocessing.active_children())
+
+    def __enter__(self) -> RunWorkers:
+        if self.apart:
+            context = multiprocessing.get_context("spawn")
+            self.pool = ProcessPoolExecutor(
+                self.workers, mp_context=context, initializer=work.settle, initargs=(self.place,)
+            )
+        else:
+            work.settle(self.place)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None or self.under_way:  # do not wait for runs that nobody will read
+            for process in set(multiprocessing.active_children()) - self.others:
+                process.kill()
+        if self.pool:
+            self.pool.shutdown(cancel_futures=True)
+
+    def graphs(self, names: Sequence[str]) -> list[Graph]:
+        """Return the graphs of networks, traced by all workers."""
+        if self.pool is None:
+            return [work.traced(name) for name in names]
+        try:
+            with interrupts_held():
+                futures = [self.pool.submit(work.traced, name) for name in names]
+            return [future.result() for future in futures]
+        except BrokenProcessPool:
+            raise _died() from None
+
+    def hand_out(self, run: Run, plan: Plan | None) -> None:
+        """Begin a run; without processes it is trained when it is waited for."""
+        future: Future[tuple[float, float]] = Future()
+        if self.pool is not None:
+            try:
+                with interrupts_held():
+                    future = self.pool.submit(work.trained, run, plan)
+            except BrokenProcessPool:
+                raise _died() from None
+        else:
+            future.set_result(_here(run, plan))
+        self.under_way[future] = run
+
+    def finished(self, *, deadline: float | None) -> list[Done]:
+        """Wait for runs under way and return those that are done; none where the deadline has come first."""
+        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        done, _ = wait(self.under_way, timeout=left, return_when=FIRST_COMPLETED)
+        return [_result(self.under_way.pop(future), future) for future in done]
+
+
+def _here(run: Run, plan: Plan | None) -> tuple[float, float]:
+    """Train in this process, with errors that name the run."""
+    try:
+        return work.trained(run, plan)
+    except Exception as error:
+        raise _named(run, error) from error
+
+
+def _result(run: Run, future: Future[tuple[float, float]]) -> Done:
+    try:
+        return Done(run, *future.result())
+    except BrokenProcessPool:
+        raise _died() from None
+    except torch.cuda.OutOfMemoryError:
+        return Done(run, None)
+    except Exception as error:
+        raise _named(run, error) from error
+
+
+def _named(run: Run, error: Exception) -> SearchError:
+    """Return an error that names the run it came from."""
+    said = str(error) if isinstance(error, EvenstepError) else f"{type(error).__name__}: {error}"
+    return SearchError(f"the run '{run.words}' failed ({said}); what was measured before is in the ledger, if any")
+
+
+def _died() -> SearchError:
+    return SearchError(
+        "a worker process died, for want of memory perhaps; what was measured is in the ledger, if there is one: go on "
+        "with fewer --workers"
+    )

@@ -1,0 +1,91 @@
+"""Check the figures' picture and table, and that the documentation's table is the records'."""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from evenstep_research.report.figures import (
+    MARKS,
+    ONE_RATE,
+    at_one_rate,
+    draw_figure,
+    reproduction,
+    write_rows,
+)
+from evenstep_research.report.marks import filled
+from evenstep_research.report.transfer import COLOURS, shown
+from evenstep_research.study.figures.catalogue import FIGURES, figure_named
+from evenstep_research.study.figures.figure_result import RULES, FigureResult
+from research.tests.report.test_transfer import result
+
+MARK, MARK_ONE = "<!-- reproduction table -->", "<!-- reproduction at one rate -->"
+
+ROOT = Path(__file__).parents[3]
+
+
+@cache
+def figure_result() -> FigureResult:
+    return FigureResult(figure_named("mlp-depth"), result())
+
+
+def record() -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(json.dumps({"results": figure_result().to_dict()}, allow_nan=False))
+    return made
+
+
+def test_the_picture_has_a_dot_of_every_rule_and_the_identity(tmp_path: Path) -> None:
+    draw_figure(figure_result(), tmp_path / "p.png")
+    pixels = imread(tmp_path / "p.png")[..., :3]
+    for colour, alpha in (*((COLOURS[name], 0.55) for name in RULES), ("#b3261e", 1.0)):
+        wanted = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]) * alpha + 1 - alpha
+        assert (np.abs(pixels - wanted).max(axis=2) < 0.02).sum() > 20, colour
+
+
+def test_the_table_says_what_was_run_and_what_was_not() -> None:
+    table = reproduction({"mlp-depth": record()})
+    rows = {line.split("`")[1]: line for line in table.splitlines() if "`" in line}
+    assert list(rows) == [figure.name for figure in FIGURES]
+    methods = record()["results"]["methods"]
+    for name in RULES:
+        assert shown(methods[name]["pearson"], interval=True) in rows["mlp-depth"]
+    assert "| 0.962 |" in rows["mlp-depth"]
+    assert all("not run here" in row for name, row in rows.items() if name != "mlp-depth")
+    assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+def test_runs_at_one_rate_have_a_table_of_their_own() -> None:
+    records = {"mlp-depth": record(), "gelu-cnn-one-rate": record()}
+    (row,) = [line for line in at_one_rate(records).splitlines() if "`" in line]
+    assert row.startswith("| `gelu-cnn` | random DAG-CNNs, GELU | 0.949 |")
+    page = filled(f"{MARK}\n<!-- end -->\n{MARK_ONE}\n<!-- end -->\n", MARKS, records)
+    assert page == f"{MARK}\n{reproduction(records)}\n<!-- end -->\n{MARK_ONE}\n{at_one_rate(records)}\n<!-- end -->\n"
+
+
+def test_the_table_is_put_between_its_marks() -> None:
+    page = f"before\n{MARK}\nold\n<!-- end -->\nafter\n"
+    once = filled(page, MARKS, {})
+    assert re.fullmatch(rf"before\n{MARK}\n(\|.*\|\n)+<!-- end -->\nafter\n", once)
+    assert filled(once, MARKS, {}) == once
+
+
+@pytest.mark.parametrize("page", ["docs/reproduction.md", "README.md"])
+def test_the_documentation_shows_the_recorded_runs(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert MARK in text
+    names = [figure.name + ending for figure in FIGURES for ending in ("", ONE_RATE)]
+    paths = {name: ROOT / "results" / name / "record.json" for name in names}
+    records = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    assert filled(text, MARKS, records) == text, f"write it anew: evenstep study list --page {page}"
+
+
+def test_every_row_has_its_spread(tmp_path: Path) -> None:
+    write_rows(figure_result(), tmp_path / "t.csv")
+    lines = (tmp_path / "t.csv").read_text().splitlines()
+    assert lines[0].endswith('spread, octaves"')
+    assert len(lines) == 1 + len(result().measured)

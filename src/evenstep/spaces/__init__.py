@@ -1,6 +1,0 @@
-"""Hold the search spaces of the paper as plain modules: DAG-MLPs, DAG-CNNs, NAS-Bench-201 cells."""
-
-from evenstep.spaces.dag import ACTIVATIONS, NORMS, ORDERS, DagCNN, DagMLP
-from evenstep.spaces.nasbench201 import NasBench201
-
-__all__ = ["ACTIVATIONS", "NORMS", "ORDERS", "DagCNN", "DagMLP", "NasBench201"]
