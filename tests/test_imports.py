@@ -1,7 +1,7 @@
 """Check who imports whom, with no exception.
 
-`errors <- arguments <- optim <- graph <- signal <- init <- rules <- planning <- module <- search, spaces, data <- study
-<- report <- cli`.
+`errors <- arguments <- optim <- graph <- signal <- init <- rules <- planning <- module <- search, spaces, data,
+lint, integrations <- study <- report <- cli`.
 """
 
 import ast
@@ -23,7 +23,7 @@ LEVELS = (
     ("rules",),
     ("planning",),
     ("module",),
-    ("search", "spaces", "data"),
+    ("search", "spaces", "data", "lint", "integrations"),
     ("study",),
     ("report",),
     ("cli",),

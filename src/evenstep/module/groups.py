@@ -87,7 +87,8 @@ def _require_even_schedule(optimizer: Optimizer, scheduler: Any) -> None:
         raise InputError(f"the scheduler is {shown(scheduler)}; give one of this optimizer, such as CosineAnnealingLR")
     settings = [{n: v for n, v in group.items() if n != "params"} for group in optimizer.param_groups]
     stand_in = SGD([{**group, "params": [torch.zeros(1)]} for group in settings], lr=1.0)
-    start = [float(group["lr"]) for group in settings]
+    # A warm-up begins at zero, where no factor is known: what it rises to stands for that.
+    start = [float(group["lr"]) or float(group.get("initial_lr", 0.0)) for group in settings]
     ahead = copy.deepcopy(scheduler, {id(optimizer): stand_in})
     arguments = (1.0,) if isinstance(scheduler, ReduceLROnPlateau) else ()
     with warnings.catch_warnings():

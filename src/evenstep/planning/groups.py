@@ -49,7 +49,7 @@ def param_groups(
         if name in options:
             raise InputError(f"option '{name}' is set by the plan; leave it out")
     usual = _usual(plan, options)
-    decays = decaying(plan) if spared else frozenset(p.name for p in plan.parameters)
+    decays = decaying(plan.graph) if spared else frozenset(p.name for p in plan.parameters)
     matrices = matrices_of(plan)
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for planned, parameter in matched(model, plan):
