@@ -14,6 +14,7 @@ from evenstep.cli.check import check
 from evenstep.cli.data_command import data
 from evenstep.cli.demo import demo
 from evenstep.cli.doctor import doctor
+from evenstep.cli.lint import lint
 from evenstep.cli.nas import nas
 from evenstep.cli.plan import plan
 from evenstep.cli.report import report
@@ -34,6 +35,7 @@ app.command()(plan)
 app.command()(search)
 app.command()(refine)
 app.command()(check)
+app.command()(lint)
 app.command()(report)
 app.command()(demo)
 app.command()(doctor)
