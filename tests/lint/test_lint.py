@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,7 +121,10 @@ def test_grouped_twice() -> None:
 def test_tied() -> None:
     model = Language()
     model.readout.weight = nn.Parameter(model.table.weight.detach())  # the same numbers, and another parameter
-    apart = [{"params": [*model.table.parameters()]}, {"params": [*model.block.parameters(), *model.norm.parameters()]}]
+    apart: list[Any] = [
+        {"params": [*model.table.parameters()]},
+        {"params": [*model.block.parameters(), *model.norm.parameters()]},
+    ]
     groups = [*apart, {"params": [model.readout.weight], "lr": 0.01}]
     assert broken(lint(model, SGD(groups, lr=0.1))) == {"tied": {"readout.weight", "table.weight"}}
     assert lint(model, SGD(model.parameters(), lr=0.1)) == ()
@@ -129,11 +133,10 @@ def test_tied() -> None:
 
 
 def test_pieces_of_one_block_of_memory_are_not_tied() -> None:
-    flat = torch.randn(2 * 16 * 16)
+    pieces: Any = torch.randn(2 * 16 * 16).split(256)
     model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False))
-    for layer, piece in zip(model, flat.split(256), strict=True):
-        assert isinstance(layer, nn.Linear)
-        layer.weight = nn.Parameter(piece.view(16, 16))
+    for layer, piece in zip(model, pieces, strict=True):
+        layer.register_parameter("weight", nn.Parameter(piece.view(16, 16)))
     groups = [{"params": [p]} for p in model.parameters()]
     assert lint(model, SGD(groups, lr=0.1)) == ()
     assert lint(model.to("meta"), SGD(model.parameters(), lr=0.1)) == ()
@@ -282,6 +285,12 @@ def test_every_rule_is_tested_here() -> None:
         assert f"test_{rule.replace('-', '_')}" in globals(), rule
 
 
+def test_every_rule_is_in_the_docs_in_its_own_words() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "lint.md").read_text()
+    rows = dict(line[3:].removesuffix(" |").split("` | ") for line in page.splitlines() if line.startswith("| `"))
+    assert rows == RULES
+
+
 def test_findings_of_a_kind_are_one_and_show_in_one_line() -> None:
     model = Language()
     findings = lint(model, AdamW(model.parameters(), weight_decay=0.1), example_inputs=TOKENS)
@@ -341,7 +350,7 @@ def test_what_a_plan_builds_over_the_zoo_has_no_finding(entry: ZooEntry) -> None
     first = es.plan(model, args, example_kwargs=entry.kwargs, base=0.01, optimizer="adam", measure=False)
     has_matrices = bool(hidden_matrices(first.graph.live(), roles(first.graph.live())))
     for optimizer in ("momentum", "adam", "lion", *(("muon",) if has_matrices else ())):
-        plan = es.plan(first.graph, base=0.01, optimizer=optimizer)  # type: ignore[arg-type]
+        plan = es.plan(first.graph, base=0.01, optimizer=optimizer)
         for options in ({}, {"weight_decay": 0.1}, {"weight_decay": 0.1, "decay": "even"}):
             built = plan.optimizer(model, **options)
             schedule = CosineAnnealingLR(built, T_max=10)
