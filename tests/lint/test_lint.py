@@ -133,7 +133,7 @@ def test_tied() -> None:
 
 
 def test_pieces_of_one_block_of_memory_are_not_tied() -> None:
-    pieces: Any = torch.randn(2 * 16 * 16).split(256)
+    pieces = torch.randn(2, 256)
     model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False))
     for layer, piece in zip(model, pieces, strict=True):
         layer.register_parameter("weight", nn.Parameter(piece.view(16, 16)))
