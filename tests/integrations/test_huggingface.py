@@ -201,6 +201,19 @@ def test_an_optimizer_of_ones_own_has_to_be_the_plans(tmp_path: Path) -> None:
                 given.train()
 
 
+def test_a_class_of_optimizers_besides_the_plan_is_refused(tmp_path: Path) -> None:
+    model, plan = model_and_plan()
+    given = PlannedTrainer(
+        plan=plan,
+        model=model,
+        args=arguments(tmp_path),
+        train_dataset=EXAMPLES,
+        optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.1}),
+    )
+    with pytest.raises(es.InputError, match=r"optimizer_cls_and_kwargs is .*SGD.*; leave it out"):
+        given.create_optimizer()
+
+
 def test_what_is_no_plan_is_named(tmp_path: Path) -> None:
     with pytest.raises(es.InputError, match="the plan is 'adam'; give what"):
         trainer(tmp_path, "adam", Network())  # type: ignore[arg-type]

@@ -226,6 +226,29 @@ def test_muon_of_others_says_by_its_groups() -> None:
     assert broken(lint(model, ForeignMuon(groups, lr=0.1)))["muon"] == set(SPARED)
 
 
+def test_what_is_frozen_is_not_stepped_by_muon() -> None:
+    model = Language()
+    model.readout.requires_grad_(False)
+    named = dict(model.named_parameters())
+    groups = [{"params": [p], "muon": name in ("block.0.weight", "readout.weight")} for name, p in named.items()]
+    assert lint(model, Muon(groups), example_inputs=TOKENS) == ()
+
+
+class Private(LRScheduler):
+    """Steps by what nobody else knows."""
+
+    def get_lr(self) -> Any:
+        if self.last_epoch > 0:
+            raise RuntimeError("give me the metric")
+        return list(self.base_lrs)
+
+
+def test_a_scheduler_that_cannot_be_run_ahead_is_let_pass() -> None:
+    model = Language()
+    optimizer = SGD(split(model), lr=0.1)
+    assert lint(model, optimizer, Private(optimizer)) == ()
+
+
 SCHEDULES: list[tuple[Callable[[Any], LRScheduler], bool]] = [
     (lambda o: CosineAnnealingLR(o, T_max=5), True),
     (lambda o: CosineAnnealingLR(o, T_max=5, eta_min=0.001), False),
@@ -316,6 +339,9 @@ def test_bad_input_is_named() -> None:
     other = SGD(model.parameters(), lr=0.1)
     with pytest.raises(es.InputError, match="give one of this optimizer"):
         lint(model, optimizer, CosineAnnealingLR(other, T_max=3))
+    lazy = nn.LazyLinear(3)
+    with pytest.raises(es.InputError, match="'weight' has no shape yet"):
+        lint(lazy, SGD(lazy.parameters(), lr=0.1))
     plan = es.plan(model, TOKENS, base=0.01, optimizer="sgd")
     with pytest.raises(es.InputError, match="a plan and 2 optimizers"):
         lint(model, [optimizer, other], plan=plan)

@@ -48,6 +48,11 @@ class PlannedTrainer(Trainer):
     def create_optimizer(self, model: Any = None) -> Optimizer:
         """Return the plan's optimiser, unless the Trainer was given one."""
         if self.optimizer is None:
+            if self.optimizer_cls_and_kwargs is not None:
+                raise InputError(
+                    f"optimizer_cls_and_kwargs is {shown(self.optimizer_cls_and_kwargs)}, and the optimizer is the "
+                    "plan's; leave it out, and plan with optimizer=that class"
+                )
             _warn_of_unread(self.args, self.plan)
             settings: dict[str, Any] = {"weight_decay": self.args.weight_decay} if self.args.weight_decay else {}
             rate = self.args.learning_rate if self.plan.base is None else None
@@ -100,7 +105,8 @@ class _Guard(TrainerCallback):
 def _warn_of_unread(arguments: TrainingArguments, plan: Plan) -> None:
     """Name the arguments that were set, and that the plan's optimiser does not take."""
     usual = {field.name: field.default for field in dataclasses.fields(arguments)}
-    unread = {name: getattr(arguments, name) for name in _NOT_READ if getattr(arguments, name) != usual[name]}
+    unread = {name: getattr(arguments, name) for name in _NOT_READ if usual[name] is not dataclasses.MISSING}
+    unread = {name: value for name, value in unread.items() if value != usual[name]}
     if plan.base is None or unread.get("learning_rate") == plan.base:
         unread.pop("learning_rate", None)
     if unread:

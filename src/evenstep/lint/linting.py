@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import Parameter
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from evenstep.arguments import shown
-from evenstep.errors import InputError, PlanError, TraceError
+from evenstep.errors import EvenstepError, InputError, PlanError, TraceError
 from evenstep.lint.finding import Finding
 from evenstep.lint.kinds import Part, parts_by_module, parts_of
 from evenstep.module import check_groups
@@ -78,6 +79,8 @@ def lint(
     """
     if not is_module(model):
         raise InputError(f"the model is {shown(model)}; give a torch.nn.Module")
+    if lazy := [name for name, p in named_parameters(model).items() if is_lazy(p)]:
+        raise InputError(f"'{lazy[0]}' has no shape yet; run the model once, and build the optimizer after that")
     optimizers = _each("optimizer", optimizer, Optimizer, "a torch optimizer, or a list of them")
     kinds = (LRScheduler, ReduceLROnPlateau)
     schedulers = () if scheduler is None else _each("scheduler", scheduler, kinds, "a torch scheduler, or a list")
@@ -217,7 +220,7 @@ def _decouples(optimizer: Optimizer) -> bool:
 
 def _muon(trained: _Trained) -> Iterator[Finding]:
     for name, parameter, optimizer, group in trained.held():
-        if not _is_orthogonalised(optimizer, group):
+        if not parameter.requires_grad or not _is_orthogonalised(optimizer, group):
             continue
         part = trained.parts.get(name)
         kind = part.kind if part is not None else "a vector" if parameter.ndim < 2 else "a weight"
@@ -245,6 +248,10 @@ def _schedule(optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> Ite
             require_even_schedule(optimizer, scheduler)
         except PlanError as error:
             yield _from_error("schedule", (), error)
+        except EvenstepError:
+            raise
+        except Exception:  # of a scheduler's own that cannot be copied, or not stepped alone: nothing is known of it
+            continue
 
 
 def _unplanned(model: nn.Module, plan: Plan, optimizer: Optimizer) -> Iterator[Finding]:
