@@ -34,7 +34,7 @@ class PlannedTrainer(Trainer):
     `optim`, ...) are not read, and a warning says so: plan for `partial(torch.optim.AdamW, betas=...)`.
 
     Weights are left as they are, trained ones and those of a checkpoint: call `es.initialize_(model, plan)` before to
-    draw them. The groups are checked when the scheduler is made, after a checkpoint is loaded, and at every epoch.
+    draw them. Groups and scheduler are checked before the first step, once a checkpoint is loaded, and at every epoch.
     """
 
     def __init__(self, *arguments: Any, plan: Plan, **options: Any) -> None:
@@ -61,12 +61,6 @@ class PlannedTrainer(Trainer):
             self.optimizer = optimizer
         return self.optimizer
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
-        """Return the scheduler that the arguments name; raise where it will make rates alike."""
-        made = super().create_scheduler(num_training_steps, optimizer)
-        self._require_planned(made)
-        return made
-
     def _require_planned(self, scheduler: Any = None) -> None:
         """Raise where the optimiser does not step as planned, or where its scheduler will not."""
         assert self.model is not None
@@ -88,7 +82,7 @@ class PlannedTrainer(Trainer):
 
 
 class _Guard(TrainerCallback):
-    """Check the groups once a checkpoint is loaded, and at every epoch."""
+    """Check the groups before the first step, once a checkpoint is loaded, and at every epoch."""
 
     def __init__(self, trainer: PlannedTrainer) -> None:
         self._trainer = trainer
