@@ -1,28 +1,14 @@
-"""Hugging Face Trainer: override `create_optimizer`; the Trainer's own scheduler then scales all groups alike."""
+"""Hugging Face Trainer: the optimiser is the plan's; the Trainer's own scheduler scales all groups alike."""
 
 from __future__ import annotations
 
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 
 import evenstep as es
-
-
-class PlannedTrainer(Trainer):
-    """Train with the groups of a plan."""
-
-    def __init__(self, *, plan: es.Plan, **options: Any) -> None:
-        super().__init__(**options)
-        self.plan = plan
-
-    def create_optimizer(self, *_: Any, **__: Any) -> torch.optim.Optimizer:
-        """Return Adam over the plan's groups; the rates are the plan's, not those of the arguments."""
-        if self.optimizer is None:
-            self.optimizer = torch.optim.AdamW(self.plan.param_groups(self.model, weight_decay=0.01))
-        return self.optimizer
+from evenstep.integrations.huggingface import PlannedTrainer
 
 
 def main(steps: int = 8) -> tuple[PlannedTrainer, list[float]]:
@@ -48,6 +34,7 @@ def main(steps: int = 8) -> tuple[PlannedTrainer, list[float]]:
             max_steps=steps,
             per_device_train_batch_size=16,
             warmup_steps=2,
+            weight_decay=0.01,
             logging_steps=1,
             report_to=[],
             save_strategy="no",

@@ -1,7 +1,8 @@
 """Check who imports whom: within the product, within research, and never research from the product.
 
-Product: `errors <- arguments <- optim <- graph <- signal <- init <- rules <- planning <- module <- search, data <-
-study <- report <- cli`. Research: `spaces, data <- study <- report <- cli`, all of which may import the product.
+Product: `errors <- arguments <- optim <- graph <- signal <- init <- rules <- planning <- module <- search, data, lint,
+integrations <- study <- report <- cli`. Research: `spaces, data <- study <- report <- cli`, all of which may import the
+product.
 """
 
 import ast
@@ -26,7 +27,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("rules",),
         ("planning",),
         ("module",),
-        ("search", "data"),
+        ("search", "data", "lint", "integrations"),
         ("study",),
         ("report",),
         ("cli",),

@@ -205,9 +205,11 @@ def test_a_plan_from_nothing_is_for_its_training() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), *blocks, nn.Linear(16, 2))
     plan = es.auto_plan(model, (X, Y), batch_size=32, train_steps=2400, engine=ENGINE, progress=False)
     assert plan.training == Training(32, 2400)
-    assert plan.searched.batch_size == 8  # a quarter of it
-    assert plan.searched.steps is not None
-    assert f"runs of {plan.searched.steps} steps on 8 examples" in plan.history[0]
+    size, steps = plan.searched.batch_size, plan.searched.steps
+    assert size is not None
+    assert steps is not None
+    assert 8 <= size <= 32  # a quarter of it at least
+    assert f"runs of {steps} steps on {size} examples" in plan.history[0]
     (length,) = (factor for factor in plan.factors if factor.name == "length")
     assert length.value == pytest.approx(1.6**-0.32)
     assert plan.at(batch_size=128).lr_scale == pytest.approx(2 * plan.lr_scale)

@@ -14,6 +14,7 @@ from evenstep.cli.auto import auto, refine
 from evenstep.cli.check import check
 from evenstep.cli.demo import demo
 from evenstep.cli.doctor import doctor
+from evenstep.cli.lint import lint
 from evenstep.cli.plan import plan
 from evenstep.cli.report import report
 from evenstep.cli.runs import runs
@@ -32,6 +33,7 @@ app.command()(plan)
 app.command()(search)
 app.command()(refine)
 app.command()(check)
+app.command()(lint)
 app.command()(report)
 app.command()(demo)
 app.command()(doctor)

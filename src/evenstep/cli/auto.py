@@ -104,7 +104,7 @@ def refine(
     quiet: Quiet = False,
 ) -> None:
     """Correct a plan by short runs of the model itself."""
-    make, inputs, planned = load_maker(target, returns="a model"), load_data(data), _load_plan(plan)
+    make, inputs, planned = load_maker(target, returns="a model"), load_data(data), load_plan(plan)
     from evenstep.search import refine as refine_plan  # here: torch takes seconds, and wrong options are said before
     from evenstep.search.showing import for_command
 
@@ -126,7 +126,8 @@ def refine(
     print_or_dump(found.plan, values | {"plan": found.plan.to_dict(graph=False)}, as_json=as_json)
 
 
-def _load_plan(path: Path) -> Plan:
+def load_plan(path: Path) -> Plan:
+    """Read the file of a plan, or raise a sentence that says what it is not."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:

@@ -57,26 +57,39 @@ def check_groups(
         raise InputError(f"the optimizer is {shown(optimizer)}; give a torch optimizer, which has param_groups")
     require_kind(plan, optimizer)
     warn_if_elsewhere(plan, Training(batch_size, steps))
-    rates = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
-    pairs = [(planned, rates.get(id(parameter))) for planned, parameter in matched(model, plan)]
-    if lost := [planned.name for planned, rate in pairs if rate is None and not planned.frozen]:
+    rates = _rates(optimizer)
+    pairs = matched(model, plan)
+    if lost := [planned.name for planned, p in pairs if id(p) not in rates and not planned.frozen]:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         raise PlanError(
             f"the optimizer does not hold '{lost[0]}'{more} of this {type(model).__name__}; build it from "
             "plan.param_groups(model) after the model was copied, sharded or moved for the last time"
         )
-    found = [(planned, rate) for planned, rate in pairs if rate is not None]
-    first, first_rate = max(found, key=lambda pair: pair[0].lr_scale)
-    base = first_rate / first.lr_scale
-    for planned, rate in found:
-        wanted = base * planned.lr_scale
-        if not math.isclose(rate, wanted, rel_tol=_CLOSE, abs_tol=1e-30):
-            raise PlanError(_unlike(planned.name, rate, wanted, len(set(rates.values())) == 1))
-    _require_sorted(plan, optimizer, [(planned.name, parameter) for planned, parameter in matched(model, plan)])
-    _warn_if_unscaled(plan, optimizer, matched(model, plan))
+    for name, rate, wanted in unlike_rates(model, plan, optimizer):
+        raise PlanError(_unlike(name, rate, wanted, len(set(rates.values())) == 1))
+    _require_sorted(plan, optimizer, [(planned.name, parameter) for planned, parameter in pairs])
+    _warn_if_unscaled(plan, optimizer, pairs)
     if scheduler is not None:
-        _require_even_schedule(optimizer, scheduler)
-    return float(f"{base:.12g}")
+        require_even_schedule(optimizer, scheduler)
+    return float(f"{_base(pairs, rates):.12g}")
+
+
+def unlike_rates(model: nn.Module, plan: Plan, optimizer: Optimizer) -> list[tuple[str, float, float]]:
+    """Return the parameters whose rates are not the plan's, each with the rate it has and the one it should have."""
+    rates, pairs = _rates(optimizer), matched(model, plan)
+    base = _base(pairs, rates)
+    held = [(p.name, rates[id(parameter)], base * p.lr_scale) for p, parameter in pairs if id(parameter) in rates]
+    return [each for each in held if not math.isclose(each[1], each[2], rel_tol=_CLOSE, abs_tol=1e-30)]
+
+
+def _rates(optimizer: Optimizer) -> dict[int, float]:
+    return {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
+
+
+def _base(pairs: list[tuple[ParameterPlan, Any]], rates: dict[int, float]) -> float:
+    """Return the base's rate by the parameter that the plan trains fastest."""
+    fastest, parameter = max((pair for pair in pairs if id(pair[1]) in rates), key=lambda pair: pair[0].lr_scale)
+    return rates[id(parameter)] / fastest.lr_scale
 
 
 def _warn_if_unscaled(plan: Plan, optimizer: Optimizer, pairs: list[tuple[ParameterPlan, Any]]) -> None:
@@ -126,13 +139,14 @@ def _require_sorted(plan: Plan, optimizer: Optimizer, named: list[tuple[str, Any
             )
 
 
-def _require_even_schedule(optimizer: Optimizer, scheduler: Any) -> None:
+def require_even_schedule(optimizer: Optimizer, scheduler: Any) -> None:
     """Refuse a scheduler that will scale groups by different factors, found by running a copy of it ahead."""
     if getattr(scheduler, "optimizer", None) is not optimizer:
         raise InputError(f"the scheduler is {shown(scheduler)}; give one of this optimizer, such as CosineAnnealingLR")
     settings = [{n: v for n, v in group.items() if n != "params"} for group in optimizer.param_groups]
     stand_in = SGD([{**group, "params": [torch.zeros(1)]} for group in settings], lr=1.0)
-    start = [float(group["lr"]) for group in settings]
+    # A warm-up begins at zero, where no factor is known: what it rises to stands for that.
+    start = [float(group["lr"]) or float(group.get("initial_lr", 0.0)) for group in settings]
     ahead = copy.deepcopy(scheduler, {id(optimizer): stand_in})
     arguments = (1.0,) if isinstance(scheduler, ReduceLROnPlateau) else ()
     with warnings.catch_warnings():

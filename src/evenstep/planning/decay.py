@@ -15,14 +15,11 @@ Torch's optimisers multiply a group's `weight_decay` by its rate: a step takes r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from evenstep.arguments import require_choice, require_number, shown
 from evenstep.errors import InputError, PlanWarning, warn
-from evenstep.graph.model import COMPUTED_FROM, EMBEDDING
-
-if TYPE_CHECKING:
-    from evenstep.planning.plan import ParameterPlan, Plan
+from evenstep.graph.model import COMPUTED_FROM, EMBEDDING, Graph, Parameter
 
 Decay = Literal["coupled", "even", "independent"]
 DECAYS: tuple[str, ...] = get_args(Decay)
@@ -81,24 +78,21 @@ def warn_if_normalised(kind: str, class_name: str, weight_decay: object, options
     )
 
 
-def decaying(plan: Plan) -> frozenset[str]:
+def decaying(graph: Graph) -> frozenset[str]:
     """Return the names of the parameters that decay where not all do: weights, and what weights are computed from.
 
     Norms' gains and biases, other biases, gates and factors, tables of positions and embeddings do not. A table that is
     the readout's weight as well decays as that.
     """
     multiplied = {
-        name
-        for edge in plan.graph.edges
-        if edge.weight is not None and edge.weight.fan_in > 1
-        for name in edge.parameters
+        name for edge in graph.edges if edge.weight is not None and edge.weight.fan_in > 1 for name in edge.parameters
     }
     return frozenset(
-        p.name for p in plan.parameters if _is_weight(p) and (EMBEDDING not in p.notes or p.name in multiplied)
+        p.name for p in graph.parameters if _is_weight(p) and (p.note != EMBEDDING or p.name in multiplied)
     )
 
 
-def _is_weight(parameter: ParameterPlan) -> bool:
-    if COMPUTED_FROM in parameter.notes:
+def _is_weight(parameter: Parameter) -> bool:
+    if parameter.note == COMPUTED_FROM:
         return sum(size > 1 for size in parameter.shape) > 1
     return parameter.role == "weight"

@@ -53,7 +53,7 @@ def param_groups(
     usual = _usual(plan, options)
     if plan.scales("betas"):
         options["betas"] = moved_betas(plan, options.get("betas", plan.optimizer_options.get("betas")))
-    decays = decaying(plan) if spared else frozenset(p.name for p in plan.parameters)
+    decays = decaying(plan.graph) if spared else frozenset(p.name for p in plan.parameters)
     matrices = matrices_of(plan)
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for planned, parameter in matched(model, plan):

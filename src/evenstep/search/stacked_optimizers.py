@@ -27,7 +27,7 @@ class Treatment(NamedTuple):
 def treatments(recipe: Recipe, plan: Plan, names: Sequence[str]) -> list[Treatment]:
     """Return how a recipe steps a plan's parameters, in the order of their names."""
     spared = recipe.no_decay and recipe.weight_decay > 0
-    decays = decaying(plan) if spared else frozenset(names)
+    decays = decaying(plan.graph) if spared else frozenset(names)
     matrices = matrices_of(plan) if recipe.optimizer == "muon" else {}
     plans = {planned.name: planned for planned in plan.parameters}
     return [

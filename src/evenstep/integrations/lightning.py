@@ -1,0 +1,159 @@
+"""PyTorch Lightning: a callback that plans, initialises, builds the optimiser and guards its groups."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from evenstep.arguments import shown
+from evenstep.errors import InputError, PlanError, PlanWarning, warn
+from evenstep.integrations.missing import required
+from evenstep.module import check_groups, initialize_
+from evenstep.planning import Plan
+from evenstep.planning.groups import matched
+from evenstep.planning.unwrap import unwrapped
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+else:
+    Callback = required("lightning.pytorch", "pytorch_lightning").Callback
+
+_SEEDS = 2**62
+
+
+class EvenSteps(Callback):
+    """Plan a `LightningModule` before it trains, draw its weights, and see that it steps as planned.
+
+    `plan` is a plan of the module or of the one part of it that trains, or a function of the module that returns one,
+    such as `lambda module: es.plan(module.model, batch, base=0.1, optimizer="momentum")`. The module's optimiser is
+    `EvenSteps.optimizer(self)`, in its `configure_optimizers`, alone or under schedulers. Groups that are not the
+    plan's, and schedulers that will make rates alike, raise before the first step.
+
+    Weights are drawn once for a module: not when it is fitted again, nor when training resumes from a checkpoint, which
+    brings its plan with it. `initialize=False` never draws. With several devices all draw what the first one does.
+    `base_lr`, the base's learning rate that the optimiser is at, is logged every epoch.
+    """
+
+    def __init__(self, plan: Plan | Callable[[Any], Plan], *, initialize: bool = True) -> None:
+        if not isinstance(plan, Plan) and not callable(plan):
+            raise InputError(f"the plan is {shown(plan)}; give a plan, or a function of the module that returns one")
+        self._given, self._initialize = plan, initialize
+        self._plan: Plan | None = None
+        self._module: weakref.ref[Any] | None = None  # the one that the plan was made for
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the module in training."""
+        if self._plan is None:
+            raise PlanError("the plan is not made yet; it is when trainer.fit begins")
+        return self._plan
+
+    @staticmethod
+    def optimizer(module: LightningModule, **options: Any) -> Any:
+        """Return the plan's optimiser of a module, for its `configure_optimizers`; options are `plan.optimizer`'s."""
+        for callback in getattr(getattr(module, "_trainer", None), "callbacks", ()):
+            if isinstance(callback, EvenSteps):
+                return callback.plan.optimizer(_planned_part(module, callback.plan), **options)
+        raise PlanError(
+            f"the trainer of {type(module).__name__} has no plan; give it one: Trainer(callbacks=[EvenSteps(plan)])"
+        )
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Plan the module and draw its weights, unless they are trained already."""
+        if stage != "fit" or (self._module is not None and self._module() is pl_module):
+            return
+        plan = self._given if isinstance(self._given, Plan) else self._given(pl_module)
+        if not isinstance(plan, Plan):
+            raise InputError(f"the function of the module returned {shown(plan)}; return a plan, such as es.plan(...)")
+        if trainer.world_size > 1:  # planned on each, and kept weights may differ
+            plan = Plan.from_json(trainer.strategy.broadcast(plan.to_json()))
+        part = _planned_part(pl_module, plan)
+        if self._initialize:
+            _require_lasting_processes(trainer)
+            if trainer.ckpt_path is None:
+                seed = trainer.strategy.broadcast(int(torch.randint(_SEEDS, ())))
+                initialize_(part, plan, generator=torch.Generator().manual_seed(seed))
+        self._plan, self._module = plan, weakref.ref(pl_module)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Raise where the groups are not the plan's, or where a scheduler will make them so."""
+        self._rate(trainer, pl_module)
+        for config in trainer.lr_scheduler_configs:
+            check_groups(_planned_part(pl_module, self.plan), self.plan, trainer.optimizers[0], config.scheduler)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the base's learning rate; raise where the ratios of rates have changed."""
+        pl_module.log("base_lr", self._rate(trainer, pl_module))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the plan, so that training resumes with the one it began with."""
+        return {} if self._plan is None else {"plan": self._plan.to_json()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on with the plan of a checkpoint."""
+        if "plan" not in state_dict:
+            return
+        plan = Plan.from_json(state_dict["plan"])
+        if isinstance(self._given, Plan) and self._given != plan:
+            warn(
+                "the plan given is not the checkpoint's; training resumes with the checkpoint's, whose rates its "
+                "optimizer has; begin anew to train with the other",
+                PlanWarning,
+            )
+        self._plan = plan
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out which module was planned: it is another one in another process."""
+        return {**self.__dict__, "_module": None}
+
+    def _rate(self, trainer: Trainer, module: LightningModule) -> float:
+        if len(trainer.optimizers) != 1:
+            raise PlanError(
+                f"{type(module).__name__} has {len(trainer.optimizers)} optimizers, and a plan is for one; return one, "
+                "EvenSteps.optimizer(self), from configure_optimizers"
+            )
+        return check_groups(_planned_part(module, self.plan), self.plan, trainer.optimizers[0])
+
+
+def _planned_part(module: nn.Module, plan: Plan) -> nn.Module:
+    """Return the part of a module that a plan is of: the module itself, or one inside; nothing outside it trains."""
+    fitting: dict[int, nn.Module] = {}
+    for part in module.modules():
+        inner = unwrapped(part)
+        if sum(1 for _ in inner.parameters()) < len(plan.parameters):
+            continue
+        try:
+            matched(inner, plan)
+        except PlanError:
+            continue
+        fitting[id(inner)] = inner
+    if not fitting:
+        matched(module, plan)  # whose error names what does not fit
+        raise AssertionError
+    if len(fitting) > 1:
+        raise PlanError(
+            f"the plan fits {len(fitting)} parts of {type(module).__name__}; plan the {type(module).__name__} itself"
+        )
+    (part,) = fitting.values()
+    inside = {id(parameter) for parameter in part.parameters()}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and id(parameter) not in inside:
+            raise PlanError(
+                f"'{name}' of {type(module).__name__} trains and is not in the plan, which is of its "
+                f"{type(part).__name__}; plan the {type(module).__name__} itself, or freeze '{name}'"
+            )
+    return part
+
+
+def _require_lasting_processes(trainer: Trainer) -> None:
+    """Refuse to draw in processes that end with the fit: nothing would say later that the weights are trained."""
+    method = getattr(trainer.strategy.launcher, "_start_method", None)
+    if method is not None:
+        raise InputError(
+            f"the strategy starts processes at every fit (by {method}), so that whether weights are trained is not "
+            "known there; call es.initialize_(module, plan) before, and give EvenSteps(plan, initialize=False)"
+        )
