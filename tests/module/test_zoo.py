@@ -274,13 +274,13 @@ def test_paths_are_as_many_as_counted_by_hand(name: str) -> None:
 HEAD = (
     "# What has been traced",
     "",
-    "Every row is a module of `tests/zoo.py`, traced and planned by `tests/module/test_zoo.py`, which",
-    "also writes this table (`EVENSTEP_WRITE_DOCS=1 pytest tests/module/test_zoo.py`) and fails when it",
-    "is out of date. `parameters` counts the trainable ones (tied ones once), all of them planned;",
-    "`vertices` and `paths` are those of the live graph; the last two columns are the factor of the",
-    "whole network relative to the one-hidden-layer chain of the same kind, by our rule and by the",
-    "paper's, SGD, init `conserve`. Names that begin with `hf_` are models of `transformers` with",
-    "random weights.",
+    "Every row is a module of `tests/zoo.py`. `tests/module/test_zoo.py` traces and plans it, writes",
+    "this table (`EVENSTEP_WRITE_DOCS=1 pytest tests/module/test_zoo.py`) and fails if the table is out",
+    "of date. `parameters` counts trainable parameters, tied ones once; all of them are planned.",
+    "`vertices` and `paths` are those of the live graph. The last two columns are the factor of the whole",
+    "network relative to the one-hidden-layer chain of the same kind, by our rule and by the paper's,",
+    "under SGD and init `conserve`. Names that begin with `hf_` are models of `transformers` with random",
+    "weights.",
     "",
     "| model | parameters | vertices | paths | lr_scale, `weighted` | lr_scale, `paths` |",
     "|---|--:|--:|--:|--:|--:|",
@@ -299,14 +299,14 @@ def sweep_lines() -> list[str]:
     left_out = sum(found["not_counted"].values())
     planned, healthy, strictly = found["planned"], found["healthy"], found["healthy_unscaled"]
     words = (
-        "`benchmarks/sweep_transformers.py` builds the kinds of `transformers` that have a head with a loss at a tiny "
-        f"size ({versions}; record in `results/sweep`). Of {found['n']} that it can build and run, {planned} are "
+        "`benchmarks/sweep_transformers.py` builds every kind of `transformers` that has a head with a loss, at a tiny "
+        f"size ({versions}; record in `results/sweep`). Of {found['n']} kinds that it can build and run, {planned} are "
         f"planned in train mode ({100 * planned / found['n']:.1f} %). Of these {healthy} "
-        f"({100 * healthy / planned:.1f} %) start in good health: all outputs finite, 95 % of layers of root mean "
-        "square 0.1 to 10, cross-entropy within a nat of guessing. Where the table of tokens is tied to the readout, "
-        f"0.1 is in units of the stream that starts there; without that, {strictly} "
-        f"({100 * strictly / planned:.1f} %) do. Absurd without a warning: {silent}. Another {left_out} kinds were "
-        "tried and are not counted: the sweep's makeshift configurations or inputs do not fit."
+        f"({100 * healthy / planned:.1f} %) start healthy: all outputs are finite, 95 % of layers have root mean "
+        "squares of 0.1 to 10, and the cross-entropy is within a nat of guessing. If the table of tokens is tied to "
+        f"the readout, 0.1 is relative to the stream that starts there; without that allowance, {strictly} "
+        f"({100 * strictly / planned:.1f} %) start healthy. Absurd without a warning: {silent}. Another {left_out} "
+        "kinds were tried and are not counted, because the sweep's configurations or inputs do not fit them."
     )
     return ["", "## Kinds of transformers", "", *textwrap.wrap(words, 100)]
 
