@@ -378,20 +378,20 @@ def test_a_plan_is_moved_to_the_training_that_is_named(run: Run) -> None:
     there = run(*known, "--batch-size", "256", "--steps", "32000", "--json").json()
     assert (there["batch_size"], there["steps"]) == (256, 32000)
     assert there["searched"] == {"batch_size": 64, "steps": 2000}
-    assert there["lr_scale"] / here["lr_scale"] == pytest.approx(2 * 16**-0.32)
+    assert there["lr_scale"] / here["lr_scale"] == pytest.approx(4**0.25 * 16**-0.32)
     rules = ("--batch-rule", "linear", "--length-rule", "none")
     linear = run(*known, "--batch-size", "256", "--steps", "32000", *rules, "--json").json()
     assert linear["lr_scale"] / here["lr_scale"] == pytest.approx(4)
     shown = run(*known, "--batch-size", "256")
     assert "for 2000 steps on batches of 256, base searched with 2000 steps on batches of 64" in shown.out
-    assert "batch 2 (for batches of 256, found with 64)" in shown.out
+    assert "batch 1.41 (for batches of 256, found with 64)" in shown.out
     streamed = run("plan", "--code", "-", *known[3:], "--batch-size", "256", given="2_12\n")
     assert json.loads(streamed.out)["batch_size"] == 256
     for arguments, words in {
         (*base, "--steps", "300"): ("the number of steps", "evenstep.plan(..., base=..., steps=...)", "--base-steps"),
         (*known, "--batch-size", "0"): ("batch_size is 0",),
         (*known, "--batch-size", "1280", "--batch-rule", "sde"): ("1 - beta would reach 1", "below 640"),
-        (*known, "--batch-rule", "cubic"): ("batch rule is 'cubic'; choose one of root",),
+        (*known, "--batch-rule", "cubic"): ("batch rule is 'cubic'; choose one of halfway",),
         (*known, "--length-rule", "cubic"): ("length rule is 'cubic'; choose one of power",),
         (*known, "--batch-rule", "linear"): ("--batch-rule is 'linear'", "--batch-size"),
     }.items():

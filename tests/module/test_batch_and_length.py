@@ -175,7 +175,7 @@ def test_a_search_s_plan_is_for_what_it_was_searched_with() -> None:
     )
     plan = es.plan(net(), X[:2], base=found)
     assert plan.searched == plan.training == Training(32, 20)
-    assert plan.at(batch_size=128).lr_scale == pytest.approx(2 * plan.lr_scale)
+    assert plan.at(batch_size=512).lr_scale == pytest.approx(2 * plan.lr_scale)
     assert es.plan(net(), X[:2], base=es.LRSearch.from_dict(found.to_dict())) == plan
 
 
@@ -194,9 +194,9 @@ def test_refine_moves_a_plan_to_its_training_first() -> None:
     assert there.plan.searched == Training(16, 500)
     added = there.plan.factors[len(plan.factors) :]
     assert [factor.name for factor in added] == ["length", "batch", "refined"]
-    assert [factor.value for factor in added[:2]] == pytest.approx([4**-0.32, 2.0])
+    assert [factor.value for factor in added[:2]] == pytest.approx([4**-0.32, 4**0.25])
     assert (unknown.plan.training, unknown.plan.searched) == (Training(64, 1500), Training())
-    assert unknown.plan.at(batch_size=256).lr_scale == pytest.approx(2 * unknown.plan.lr_scale)
+    assert unknown.plan.at(batch_size=1024).lr_scale == pytest.approx(2 * unknown.plan.lr_scale)
 
 
 def test_a_plan_from_nothing_is_for_its_training() -> None:
@@ -212,8 +212,8 @@ def test_a_plan_from_nothing_is_for_its_training() -> None:
     assert f"runs of {steps} steps on {size} examples" in plan.history[0]
     (length,) = (factor for factor in plan.factors if factor.name == "length")
     assert length.value == pytest.approx(1.6**-0.32)
-    assert plan.at(batch_size=128).lr_scale == pytest.approx(2 * plan.lr_scale)
-    assert plan.at(batch_size=128).at(batch_size=512).lr_scale == pytest.approx(4 * plan.lr_scale)
+    assert plan.at(batch_size=512).lr_scale == pytest.approx(2 * plan.lr_scale)
+    assert plan.at(batch_size=512).at(batch_size=8192).lr_scale == pytest.approx(4 * plan.lr_scale)
     assert es.Plan.from_json(plan.to_json()) == plan
     with pytest.warns(es.PlanWarning, match="is for 2400 steps, and is used for 5000 steps"):
         plan.optimizer(model, steps=5000)

@@ -38,6 +38,8 @@ def own(names: tuple[str, ...], plan: Plan) -> list[tuple[str, str]]:
 
 # k is the ratio of the batches, n that of the lengths; every rule as its source writes it.
 BATCHES: dict[tuple[str, Optimizer], Any] = {
+    ("halfway", "adam"): lambda k: k**0.25,
+    ("halfway", "momentum"): math.sqrt,
     ("root", "adam"): math.sqrt,
     ("root", "sgd"): math.sqrt,
     ("root", "muon"): math.sqrt,
@@ -81,7 +83,7 @@ def test_both_axes_at_once_are_one_after_the_other() -> None:
     plan = planned()
     both = plan.at(batch_size=256, steps=32_000)
     assert both == plan.at(steps=32_000).at(batch_size=256)
-    assert over(both, plan) == {float(f"{2 * 16**-0.32:.9g}")}
+    assert over(both, plan) == {float(f"{4**0.25 * 16**-0.32:.9g}")}
     assert own(("batch", "length"), both) == [
         ("length", "for 32000 steps, found with 2000"),
         ("batch", "for batches of 256, found with 64"),
@@ -128,9 +130,9 @@ def test_moves_by_different_rules_go_on_from_where_the_plan_is() -> None:
 def test_a_move_keeps_what_was_changed_by_hand_in_between() -> None:
     plan = planned()
     first = plan.at(batch_size=256).scale("*", 3.0).scale("*.bias", 5.0).freeze("stem.bias")
-    again = first.at(batch_size=1024)
-    assert again["stem.weight"].lr_scale == pytest.approx(12 * plan["stem.weight"].lr_scale)
-    assert again["readout.bias"].lr_scale == pytest.approx(60 * plan["readout.bias"].lr_scale)
+    again = first.at(batch_size=1024)  # 16 times the batch: twice the rate
+    assert again["stem.weight"].lr_scale == pytest.approx(6 * plan["stem.weight"].lr_scale)
+    assert again["readout.bias"].lr_scale == pytest.approx(30 * plan["readout.bias"].lr_scale)
     assert again["stem.bias"].lr_scale == 0.0
 
 
@@ -206,7 +208,7 @@ class Answering:
         ({}, {"steps": -3}, "steps is -3"),
         ({}, {"steps": 10**400}, "steps is 1000"),
         ({}, {"batch_size": "many"}, "batch_size is 'many'"),
-        ({}, {"batch_size": 8, "batch_rule": "cubic"}, "batch rule is 'cubic'; choose one of root, .*sde"),
+        ({}, {"batch_size": 8, "batch_rule": "cubic"}, "batch rule is 'cubic'; choose one of halfway, .*sde"),
         ({}, {"batch_size": 8, "batch_rule": BatchPower}, "batch rule is <class .*or give a value"),
         ({}, {"steps": 8, "length_rule": LengthPower}, "length rule is <class .*or give a value"),
         (

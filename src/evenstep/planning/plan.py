@@ -275,14 +275,14 @@ class Plan:
         """Return the plan for another batch size, another number of steps, or both.
 
         All rates get a factor `batch` and a factor `length`, beside the others, from where the plan is now: by
-        `batch_rule`, one of `root`, `root-linear`, `linear`, `sde`, `none` or a value of one's own
+        `batch_rule`, one of `halfway`, `root`, `root-linear`, `linear`, `sde`, `none` or a value of one's own
         (`evenstep.rules.batch`), and by `length_rule`, one of `power`, `travel`, `none` or a value
         (`evenstep.rules.length`). With `sde` Adam's betas and epsilon move as well, in `param_groups` and `optimizer`.
 
         >>> from evenstep.graph import dag_mlp_graph
         >>> from evenstep.planning import plan_graph
         >>> plan = plan_graph(dag_mlp_graph("2"), base=0.01, optimizer="adam", batch_size=64, steps=1500)
-        >>> plan.at(batch_size=256).lr_scale / plan.lr_scale
+        >>> plan.at(batch_size=1024).lr_scale / plan.lr_scale
         2.0
         """
         return moved_to(self, Training(batch_size, steps), batch=batch_rule, length=length_rule)

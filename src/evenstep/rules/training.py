@@ -63,7 +63,7 @@ def moved(
 
     A size that either does not know moves nothing, and factors of one are left out.
 
-    >>> [(f.name, f.value) for f in moved("adam", Training(64, 300), Training(256, 1000))]
+    >>> [(f.name, f.value) for f in moved("adam", Training(64, 300), Training(1024, 1000))]
     [('batch', 2.0)]
     """
     factors = []
