@@ -92,14 +92,14 @@ def test_the_completion_script_is_shown() -> None:
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_quiet_leaves_out_the_steps_of_the_demo(run: Run, monkeypatch: pytest.MonkeyPatch, quiet: bool) -> None:
-    def stopped(*, seeds: int, epochs: int, notify: Callable[[str], None]) -> None:
-        notify("searching")
+    def stopped(*, seeds: int, steps: int, notify: Callable[[DemoProgress], None]) -> None:
+        notify(DemoProgress(1, 2, "a chain"))
         raise InputError("enough")
 
-    monkeypatch.setattr("evenstep.study.demo.run_demo", stopped)
+    monkeypatch.setattr("evenstep.demo.measure", stopped)
     done = run("demo", *(["--quiet"] if quiet else []))
     assert done.err.endswith("error: enough\n")
-    assert ("searching" in done.err) is not quiet
+    assert ("a chain" in done.err) is not quiet
 
 
 @pytest.mark.parametrize("quiet", [False, True])
