@@ -1,7 +1,7 @@
 """Check who imports whom, with no exception.
 
 `errors <- arguments <- optim <- graph <- signal <- init <- rules <- planning <- module <- search, spaces, data <- study
-<- report <- cli`.
+<- report <- demo <- cli`.
 """
 
 import ast
@@ -26,6 +26,7 @@ LEVELS = (
     ("search", "spaces", "data"),
     ("study",),
     ("report",),
+    ("demo",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}

@@ -14,6 +14,7 @@ import pytest
 
 from evenstep.cli.app import app
 from evenstep.cli.measuring import bar
+from evenstep.demo import DemoProgress
 from evenstep.errors import InputError
 from evenstep.study.progress import StudyProgress
 from tests.cli.command import Run

@@ -9,6 +9,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -24,9 +25,10 @@ _ROOM = 1.12  # above the highest loss shown, and below the lowest
 def draw(demo: Demo, path: Path) -> None:
     """Write the picture of a demo; both panels of a column have one scale."""
     kinds = list(dict.fromkeys(network.kind for network in demo.networks))
-    figure = Figure(figsize=_SIZE, layout="constrained", facecolor="white")
+    figure = Figure(
+        figsize=_SIZE, facecolor="white", layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.05, hspace=0.03)
+    )
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.05, hspace=0.03)  # type: ignore[union-attr]
     panels = figure.subplots(2, len(kinds), sharex=True, squeeze=False)
     for kind, above, below in zip(kinds, *panels, strict=True):
         networks = [network for network in demo.networks if network.kind == kind]
@@ -40,10 +42,16 @@ def draw(demo: Demo, path: Path) -> None:
         axes.set_ylabel(f"{name}\n", fontsize=13, fontweight="bold", color=colours[1], labelpad=2)
         axes.text(-0.21, 0.5, "training loss", transform=axes.transAxes, rotation=90, ha="center", va="center",
                   fontsize=8.5, color=_QUIET)  # fmt: skip
-    figure.supxlabel(
-        "learning rate (below: the base's, which every parameter's own follows from)", fontsize=9.5, color=_TEXT
+    figure.legend(
+        handles=_legend(),
+        title="learning rate (above: of every parameter; below: of the base, from which each parameter's own follows)",
+        title_fontsize=9.5,
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+        labelcolor=_TEXT,
     )
-    figure.legend(handles=_legend(), loc="outside lower center", ncols=4, frameon=False, fontsize=8.5, labelcolor=_TEXT)
     figure.savefig(path, dpi=_DPI)
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ GRID = tuple(DEFAULT_RATE * 2.0**octave for octave in range(-3, 7))
 STEPS = 150
 BATCH_SIZE = 16
 COUNTED = 0.1  # of the steps, the last ones, whose training loss is the result
-OPTIMIZER = "adamw"
+OPTIMIZER: Literal["adamw"] = "adamw"
 
 Losses = Mapping[float, tuple[float, ...]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -27,7 +28,7 @@ class Chain(nn.Module):
     def __init__(self, depth: int) -> None:
         super().__init__()
         widths = [SIDE * SIDE, *[UNITS] * depth]
-        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths[:-1], widths[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
         self.readout = nn.Linear(UNITS, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -88,7 +89,8 @@ class Block(nn.Module):
         query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
         stream = stream + self.out(mixed.transpose(1, 2).flatten(2))
-        return stream + self.down(functional.gelu(self.up(self.mlp_norm(stream))))
+        added: Tensor = self.down(functional.gelu(self.up(self.mlp_norm(stream))))
+        return stream + added
 
 
 class ViT(nn.Module):
