@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import sys
 from pathlib import Path
 
@@ -30,7 +31,11 @@ def record(*, seeds: int, steps: int, workers: int) -> dict[str, object]:
     def notify(made: DemoProgress) -> None:
         print(f"[{made.done}/{made.total}] {made.network}", file=sys.stderr)
 
-    origin = provenance()  # before anything that takes time: what runs is what the checkout is now
+    # On one thread of a CPU for each process, whatever else there is.
+    origin = provenance() | {
+        "device": f"CPU, {platform.machine()}",
+        "threads": 1,
+    }  # before anything that takes time: what runs is what the checkout is now
     demo = measure(seeds=seeds, steps=steps, workers=workers, notify=notify)
     return {"config": demo.config(), "results": demo.results(), "provenance": origin}
 

@@ -77,6 +77,25 @@ def test_the_picture_has_both_halves_and_the_page_every_plan() -> None:
     assert all(f"plain chain, depth {depth}</h2>" in page for depth in (2, 3))
 
 
+def test_the_longest_names_and_rates_fit_into_80_columns() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from evenstep.cli.demo import _print
+    from evenstep.demo import Demo, Measured
+
+    losses = {rate: (2.5 + rate,) for rate in GRID}
+    longest = [(kind.name, max(kind.depths)) for kind in KINDS]
+    networks = tuple(Measured(*name, 1, losses, losses, GRID[-1], (), 10.0, 10.0) for name in longest)
+    written = StringIO()
+    _print(Console(file=written, width=80), Demo(networks, 150, 3), Path("demo.png"), Path("demo.html"))
+    lines = written.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in written.getvalue()
+    assert all(any(f"{kind}, depth {depth} " in line and " lost" in line for line in lines) for kind, depth in longest)
+
+
 def test_four_kinds_in_three_depths() -> None:
     assert len(KINDS) == 4
     assert all(len(set(kind.depths)) == 3 for kind in KINDS)

@@ -68,7 +68,7 @@ def _print(console: Console, result: Demo, picture: Path, page: Path) -> None:
 
     for sentence in sentences(result):
         console.print(sentence, markup=False, highlight=False)
-    table = Table(title=title(result), title_justify="left")
+    table = Table(title=title(result), title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in HEAD:
         table.add_column(name, justify="left" if name == HEAD[0] else "right", no_wrap=True)
     for row in rows(result):

@@ -10,7 +10,7 @@ from evenstep.demo.measuring import GRID, Demo, Measured, best_rate, mean
 from evenstep.report.marks import Marks
 from evenstep.report.table import markdown_table
 
-HEAD = ("network", "one rate, tuned", "AdamW 0.001", "evenstep", "against tuned")
+HEAD = ("network", "one rate, tuned", "AdamW 0.001", "evenstep", "difference")
 
 
 def sentences(demo: Demo) -> list[str]:
@@ -40,7 +40,7 @@ def rows(demo: Demo) -> list[tuple[str, ...]]:
     return [
         (
             network.name,
-            f"{_loss(network.tuned)} (at {network.tuned_rate:.2g})",
+            f"{_loss(network.tuned)} at {network.tuned_rate:.2g}",
             _loss(network.default),
             _loss(network.plan),
             _signed(network.plan - network.tuned) + ("" if network.plan < network.tuned else " lost"),
