@@ -16,7 +16,7 @@ from evenstep.demo.data import digits, text
 from evenstep.demo.measuring import BATCH_SIZE, DEFAULT_RATE, GRID, loss_of_text
 from evenstep.demo.networks import KINDS, LENGTH, VOCABULARY, Chain, Kind, LanguageModel
 from evenstep.demo.words import rows, summary, table
-from evenstep.errors import InputError
+from evenstep.errors import EvenstepError, InputError
 from evenstep.report.marks import filled
 from evenstep.search.recipe import CosineSchedule, Recipe
 from evenstep.search.replicas import order
@@ -60,6 +60,22 @@ def test_workers_and_repeats_change_nothing() -> None:
     runs = [measure(steps=STEPS, kinds=[KIND], workers=workers) for workers in (1, 1, 2)]
     assert runs[0].networks[0].one_rate == runs[1].networks[0].one_rate == runs[2].networks[0].one_rate
     assert runs[0].networks[0].planned == runs[1].networks[0].planned == runs[2].networks[0].planned
+
+
+def test_what_a_worker_raises_is_raised_here_and_no_worker_is_left() -> None:
+    import multiprocessing
+
+    unfit = Kind("nothing", "digits", (1, 2), nn.Linear, stacked=False)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):  # before any worker starts
+        measure(steps=STEPS, kinds=[unfit], workers=2)
+    frozen = Kind("frozen", "digits", (1, 2), _frozen, stacked=False)
+    with pytest.raises(EvenstepError, match="no trainable parameters"):
+        measure(steps=STEPS, kinds=[frozen], workers=2)
+    assert not multiprocessing.active_children()
+
+
+def _frozen(depth: int) -> nn.Module:
+    return Chain(depth).requires_grad_(False)
 
 
 def test_all_kinds_run_on_their_data_and_tied_weights_are_one() -> None:

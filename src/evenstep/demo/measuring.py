@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 import torch
@@ -22,13 +16,13 @@ from torch.nn import functional
 from evenstep.arguments import require_whole
 from evenstep.demo.data import digits, require_digits, text
 from evenstep.demo.networks import KINDS, Kind
+from evenstep.demo.workers import results_of
 from evenstep.errors import InputError
 from evenstep.module import plan as plan_module
 from evenstep.module.threads import threads
 from evenstep.planning import Plan
 from evenstep.search import LocalEngine, auto_plan, search_lr
 from evenstep.search.engines.batching import Batching
-from evenstep.search.engines.main_script import without_main
 from evenstep.search.fields import Data
 from evenstep.search.job import Job, Trial, made
 
@@ -178,49 +172,13 @@ def measure(
     largest_first = sorted(sizes, key=lambda network: -sizes[network])
     workers = min(2, os.cpu_count() or 1) if workers is None else require_whole("workers", workers)
     known: dict[tuple[Kind, int], tuple[Measured, Plan]] = {}
-    tasks = [(kind, depth, steps, seeds) for kind, depth in largest_first]
-    for (kind, depth), result in _done(tasks, workers):
-        known[kind, depth] = result
-        notify(DemoProgress(len(known), len(tasks), result[0].name))
+    for place, result in results_of(_measured, [(*network, steps, seeds) for network in largest_first], workers):
+        known[largest_first[place]] = result
+        notify(DemoProgress(len(known), len(sizes), result[0].name))
     in_order = [known[network] for network in sizes]
     return Demo(
         tuple(network for network, _ in in_order), steps, seeds, {network.name: plan for network, plan in in_order}
     )
-
-
-_Task = tuple[Kind, int, int, int]
-
-
-def _done(tasks: list[_Task], workers: int) -> Iterator[tuple[tuple[Kind, int], tuple[Measured, Plan]]]:
-    """Yield every task's network and result, in the order in which they end."""
-    if workers == 1:
-        for task in tasks:
-            yield task[:2], _measured(*task)
-        return
-    context = multiprocessing.get_context("spawn")
-    reader, writer = context.Pipe(duplex=False)
-    with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(reader,)) as pool:
-        try:
-            with without_main():
-                futures = {pool.submit(_measured, *task): task for task in tasks}
-            for future in as_completed(futures):
-                yield futures[future][:2], future.result()
-        except BaseException:
-            writer.close()  # ends the workers: an interrupt need not wait for their networks
-            raise
-
-
-def _begin(alive: Connection) -> None:
-    """Make a worker ready: one thread, and an end when its parent ends or gives up, whatever ended it."""
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
-
-
-def _end_with(alive: Connection) -> None:
-    with suppress(EOFError, OSError):
-        alive.recv()
-    os._exit(1)
 
 
 @dataclass(frozen=True)
