@@ -19,6 +19,7 @@ ONE_RATE = ("#f0ab7a", "#d9702b", "#7f3409")  # shallow to deep
 PLANNED = ("#93c4e6", "#2f86c1", "#0d3a5f")
 _QUIET, _TEXT, _GRID = "#7a808a", "#2b2f36", "#e8eaed"
 _SIZE, _DPI = (9.2, 5.3), 200  # inches: twice as many pixels as a README is wide
+_BAND = 1.15  # either side of the bases' rates
 _ROOM = 1.12  # above the highest loss shown, and below the lowest
 
 
@@ -69,8 +70,8 @@ def _curves(axes: Axes, networks: Sequence[Measured], *, planned: bool) -> None:
         elif math.isfinite(network.plan):
             axes.plot(network.base, network.plan, "o", markersize=7, color=colour, markeredgecolor="white", zorder=5)
     if planned:
-        for base in sorted({network.base for network in networks}):
-            axes.axvline(base, color=PLANNED[1], linewidth=6, alpha=0.15, zorder=1)
+        bases = [network.base for network in networks]
+        axes.axvspan(min(bases) / _BAND, max(bases) * _BAND, color=PLANNED[1], alpha=0.15, linewidth=0, zorder=1)
     axes.legend(title="depth", title_fontsize=8, fontsize=8, frameon=False, handlelength=1.1, labelspacing=0.2,
                 borderaxespad=0.2, loc="lower left", labelcolor=_TEXT)  # fmt: skip
 

@@ -41,7 +41,7 @@ class Measured:
     """Hold one network's losses by rate, every seed's, infinite where it diverged.
 
     `one_rate` are those of one rate for all from torch's own init, `planned` those of the plan, by its base's rate, of
-    which `base` is what the plan says. Seconds are one process's, spent on the plan and on the trainings at one rate.
+    which `base` is what the plan says. Seconds are of a processor, spent on the plan and on the trainings at one rate.
     """
 
     kind: str
@@ -205,9 +205,9 @@ def _measured(kind: Kind, depth: int, steps: int, seeds: int) -> tuple[Measured,
     }
     model = made(make, 0)
     with threads(1, torch.device("cpu")):
-        begun = time.perf_counter()
+        begun = time.process_time()
         planned = auto_plan(model, data, optimizer=OPTIMIZER, train_steps=steps, **training)
-        plan_seconds = time.perf_counter() - begun
+        plan_seconds = time.process_time() - begun
         unplanned = plan_module(model, data[0][:BATCH_SIZE], rule="constant", init="keep", optimizer=OPTIMIZER)
         assert planned.base is not None
 
@@ -226,9 +226,9 @@ def _measured(kind: Kind, depth: int, steps: int, seeds: int) -> tuple[Measured,
             )
             return dict(zip(found.grid, found.losses, strict=True))
 
-        begun = time.perf_counter()
+        begun = time.process_time()
         one_rate = losses(unplanned, GRID)
-        tuning_seconds = time.perf_counter() - begun
+        tuning_seconds = time.process_time() - begun
         by_plan = losses(planned, (*GRID, planned.base))
     measured = Measured(
         kind.name, depth, _size(model), one_rate, by_plan, planned.base, planned.history, plan_seconds, tuning_seconds
