@@ -26,7 +26,7 @@ def sentences(demo: Demo) -> list[str]:
         f"hindsight for each network, on {_won(networks, 'tuned')} of {count}, by {_gain(networks, 'tuned')} on "
         "average.",
         f"The plans' own rates end {_plan_regret(networks):.2f} nats above the best multiples of the plans on average.",
-        f"A plan took {plan_seconds:.1f} s of a core on average, search and all; tuning one rate took {len(GRID)} trainings, "
+        f"A plan took {plan_seconds:.1f} s on average, search and all; tuning one rate took {len(GRID)} trainings, "
         f"{tuning_seconds:.1f} s.",
     ]
     if lost:
