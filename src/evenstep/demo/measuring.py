@@ -168,7 +168,7 @@ def measure(
     require_whole("seeds", seeds)
     if any(kind.data == "digits" for kind in kinds):
         require_digits()
-    sizes = {(kind, depth): _size(kind.maker(depth)()) for kind in kinds for depth in kind.depths}
+    sizes = {(kind, depth): _size(made(kind.maker(depth), 0)) for kind in kinds for depth in kind.depths}
     largest_first = sorted(sizes, key=lambda network: -sizes[network])
     workers = min(2, os.cpu_count() or 1) if workers is None else require_whole("workers", workers)
     known: dict[tuple[Kind, int], tuple[Measured, Plan]] = {}
