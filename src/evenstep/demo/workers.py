@@ -55,6 +55,10 @@ def results_of(
                 yield place, answer
                 if waiting:
                     give(pipe)
+                else:
+                    pipe.close()  # the process ends by itself
+        for process in processes:
+            process.join()
     finally:
         for process in processes:
             process.kill()
