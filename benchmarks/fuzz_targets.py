@@ -423,7 +423,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]]]] = {
     "data list": ((), {"--json": ()}),
     "data check": (("nothing", ".", "mine.py"), {"--json": ()}),
     "data fetch": (("x", "mnist"), {"--version": ("x",), "--attempts": ("0",), "--out": ("nowhere",)}),
-    "demo": ((), {"--seeds": ("0",), "--epochs": ("0",), "--picture": ("no/x.png",), "--page": ("no/x.html",)}),
+    "demo": ((), {"--seeds": ("0",), "--steps": ("0",), "--picture": ("no/x.png",), "--page": ("no/x.html",)}),
 }
 _NEEDS_WRONG = (
     "study transfer",

@@ -19,9 +19,9 @@ from torch import nn
 
 import evenstep as es
 from evenstep.data import digits
+from evenstep.report.marks import update_page
+from evenstep.report.table import markdown_table
 from evenstep.search import LocalEngine
-from evenstep_research.report.marks import update_page
-from evenstep_research.report.table import markdown_table
 from evenstep_research.study.record import write_record
 
 STEPS = (22, 50, 100, 200, 300, 600, 1200)

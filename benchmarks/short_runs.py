@@ -30,9 +30,9 @@ from ledger import Ledger, OutOfTimeError
 from three_lines import Bench, benches, listed
 
 import evenstep as es
+from evenstep.report.marks import update_page
+from evenstep.report.table import markdown_table
 from evenstep.search.short_runs import COUNTED
-from evenstep_research.report.marks import update_page
-from evenstep_research.report.table import markdown_table
 from evenstep_research.study.real import training
 from evenstep_research.study.record import write_record
 

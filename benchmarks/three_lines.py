@@ -39,12 +39,12 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import evenstep as es
+from evenstep.report.marks import update_page
+from evenstep.report.table import markdown_table
 from evenstep.search import LocalEngine
 from evenstep.search.job import Job
 from evenstep.search.provenance import provenance
 from evenstep.search.recipe import Recipe
-from evenstep_research.report.marks import update_page
-from evenstep_research.report.table import markdown_table
 from evenstep_research.study.real.answers import DEFAULT_RATES, PRODIGY_RATE
 from evenstep_research.study.real.compact import million_set
 from evenstep_research.study.real.networks import RealNetwork

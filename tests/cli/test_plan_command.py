@@ -384,7 +384,7 @@ def test_a_plan_is_moved_to_the_training_that_is_named(run: Run) -> None:
     assert linear["lr_scale"] / here["lr_scale"] == pytest.approx(4)
     shown = run(*known, "--batch-size", "256")
     assert "for 2000 steps on batches of 256, base searched with 2000 steps on batches of 64" in shown.out
-    assert "batch 1.41 (for batches of 256, found with 64)" in shown.out
+    assert "batch 1.414 (for batches of 256, found with 64)" in shown.out
     streamed = run("plan", "--code", "-", *known[3:], "--batch-size", "256", given="2_12\n")
     assert json.loads(streamed.out)["batch_size"] == 256
     for arguments, words in {

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from evenstep.cli.app import app
+from evenstep.demo import DemoProgress
 from evenstep.errors import InputError
 from evenstep_research.cli.measuring import bar
 from evenstep_research.study.progress import StudyProgress
@@ -92,14 +93,14 @@ def test_the_completion_script_is_shown() -> None:
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_quiet_leaves_out_the_steps_of_the_demo(run: Run, monkeypatch: pytest.MonkeyPatch, quiet: bool) -> None:
-    def stopped(*, seeds: int, epochs: int, notify: Callable[[str], None]) -> None:
-        notify("searching")
+    def stopped(*, seeds: int, steps: int, notify: Callable[[DemoProgress], None]) -> None:
+        notify(DemoProgress(1, 2, "a chain"))
         raise InputError("enough")
 
-    monkeypatch.setattr("evenstep.study.demo.run_demo", stopped)
+    monkeypatch.setattr("evenstep.demo.measure", stopped)
     done = run("demo", *(["--quiet"] if quiet else []))
     assert done.err.endswith("error: enough\n")
-    assert ("searching" in done.err) is not quiet
+    assert ("a chain" in done.err) is not quiet
 
 
 @pytest.mark.parametrize("quiet", [False, True])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from evenstep_research.report.marks import filled
+from evenstep.report.marks import filled
 from tests.search.three_lines import MARK, PAGE, RECORD, SHARE, add_to_record, table, trained
 from tests.search.transformers_kinds import KINDS, Kind
 

@@ -16,10 +16,10 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import evenstep as es
+from evenstep.report.marks import update_page
+from evenstep.report.table import markdown_table
 from evenstep.search import LocalEngine
 from evenstep.search.provenance import commit
-from evenstep_research.report.marks import update_page
-from evenstep_research.report.table import markdown_table
 from evenstep_research.study.record import as_record, write
 from tests.search.transformers_kinds import BATCH, KINDS, Example, Kind
 

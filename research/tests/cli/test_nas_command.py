@@ -11,7 +11,7 @@ import torch
 from pyarrow import parquet
 
 from evenstep.graph.cells import all_cells, cell_string, is_live
-from evenstep_research.report.marks import filled
+from evenstep.report.marks import filled
 from evenstep_research.report.nas import MARKS, gains, markdown
 from tests.cli.command import Run
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from evenstep.report.marks import filled
 from evenstep_research.report.figures import (
     MARKS,
     ONE_RATE,
@@ -18,7 +19,6 @@ from evenstep_research.report.figures import (
     reproduction,
     write_rows,
 )
-from evenstep_research.report.marks import filled
 from evenstep_research.report.transfer import COLOURS, shown
 from evenstep_research.study.figures.catalogue import FIGURES, figure_named
 from evenstep_research.study.figures.figure_result import RULES, FigureResult

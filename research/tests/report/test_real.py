@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
-from evenstep_research.report.marks import filled
+from evenstep.report.marks import filled
 from evenstep_research.report.real import draw_real, glance, markdown, real_marks, shown, write_table
 from evenstep_research.study.real.results import COLUMNS, summary
 

@@ -15,8 +15,8 @@ from matplotlib.image import imread
 
 import evenstep
 from evenstep.errors import InputError
+from evenstep.report.marks import filled as fill
 from evenstep.search.grid import rate_at
-from evenstep_research.report.marks import filled as fill
 from evenstep_research.report.transfer import (
     COLOURS,
     alternatives,

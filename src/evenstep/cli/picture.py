@@ -16,6 +16,8 @@ def require_place(path: Path, what: str) -> None:
         raise InputError(f"there is no folder '{path.parent}' for the {what}; make it, or give another --{what}")
     if os.path.isdir(path):
         raise InputError(f"the {what} is '{path}', a folder; give a file as --{what}")
+    if not os.access(path if os.path.exists(path) else path.parent, os.W_OK):
+        raise InputError(f"the {what} cannot be written to '{path}': permission denied; give another --{what}")
 
 
 def require_picture(path: Path) -> None:

@@ -25,8 +25,8 @@ def external(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Score every rule on tables of trainings that others measured."""
+    from evenstep.report.marks import update_page
     from evenstep_research.report.external import MARKS
-    from evenstep_research.report.marks import update_page
     from evenstep_research.study.external.leaderboard import boards
     from evenstep_research.study.external.results import results_of
     from evenstep_research.study.external.shapes import INIT

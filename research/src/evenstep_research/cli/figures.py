@@ -162,8 +162,8 @@ def _write(record: dict[str, Any], figure_result: FigureResult, out: Path) -> No
 
 
 def _update(pages: list[Path], results: Path, records: dict[str, dict[str, Any]]) -> None:
+    from evenstep.report.marks import update_page
     from evenstep_research.report.figures import MARKS, ONE_RATE
-    from evenstep_research.report.marks import update_page
 
     records = records | _all_recorded(results, (figure.name + ONE_RATE for figure in FIGURES))
     for path in pages:

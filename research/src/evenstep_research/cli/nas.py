@@ -129,7 +129,7 @@ def compare(
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Compare protocols: accuracy, gains, rankings and gaps, with each other and with the published table."""
-    from evenstep_research.report.marks import update_page
+    from evenstep.report.marks import update_page
     from evenstep_research.report.nas import MARKS, markdown
     from evenstep_research.study.nas.compare import compare as compared
     from evenstep_research.study.nas.compare import entries_in

@@ -46,7 +46,7 @@ def real(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Measure what plans are worth against one tuned rate, on networks that people train."""
-    from evenstep_research.report.marks import update_page
+    from evenstep.report.marks import update_page
     from evenstep_research.report.real import real_marks
     from evenstep_research.study.real.benchmark import RealResources
     from evenstep_research.study.real.results import config_of, results_of

@@ -15,7 +15,7 @@ from evenstep.errors import InputError
 from evenstep_research.cli.measuring import bar, make_folder, require_counts, require_data, resources_of
 
 if TYPE_CHECKING:
-    from evenstep_research.report.marks import Marks
+    from evenstep.report.marks import Marks
     from evenstep_research.study.transfer.benchmark import BenchmarkResources, FamilyResult
     from evenstep_research.study.transfer.families import Family
     from evenstep_research.study.transfer.measure import TransferTraining
@@ -50,7 +50,7 @@ def transfer(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Measure how well learning rates transfer from a base alone, for families of architectures."""
-    from evenstep_research.report.marks import update_page
+    from evenstep.report.marks import update_page
     from evenstep_research.study.transfer.scales import families_at, scale_named
     from evenstep_research.study.transfer.updating import require_alike, updated
 

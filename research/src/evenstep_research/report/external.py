@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evenstep_research.report.marks import Marks
-from evenstep_research.report.table import markdown_table
+from evenstep.report.marks import Marks
+from evenstep.report.table import markdown_table
 
 _WAYS = {"by_bases": "every cell once the base", "by_offset": "one offset"}
 

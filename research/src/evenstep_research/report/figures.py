@@ -10,8 +10,8 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from evenstep_research.report.marks import Marks
-from evenstep_research.report.table import markdown_table
+from evenstep.report.marks import Marks
+from evenstep.report.table import markdown_table
 from evenstep_research.report.transfer import COLOURS, log_axes, shown
 from evenstep_research.study.figures.catalogue import FIGURES, PaperFigure
 from evenstep_research.study.figures.figure_result import RULES, FigureResult, spread_over_seeds

@@ -13,8 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from evenstep.errors import InputError
-from evenstep_research.report.marks import Marks
-from evenstep_research.report.table import markdown_table
+from evenstep.report.marks import Marks
+from evenstep.report.table import markdown_table
 from evenstep_research.study.nas.analysis import Gaps, TauPoint, pairwise_gaps, tau_curve
 from evenstep_research.study.nas.compare import Comparison
 

@@ -13,8 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from evenstep_research.report.marks import Marks
-from evenstep_research.report.table import markdown_table
+from evenstep.report.marks import Marks
+from evenstep.report.table import markdown_table
 from evenstep_research.study.real.results import TABLE, mean_of, table_row
 
 _PANELS = 6  # in a row of the picture

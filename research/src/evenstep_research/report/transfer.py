@@ -12,9 +12,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
+from evenstep.report.marks import Marks
 from evenstep.report.page.parts import StudyPart
-from evenstep_research.report.marks import Marks
-from evenstep_research.report.table import markdown_table
+from evenstep.report.table import markdown_table
 from evenstep_research.study.transfer.benchmark import FamilyResult
 
 COLOURS = {"constant": "#8a8a8a", "paths": "#c9702b", "paths+2": "#5f8f3e", "weighted": "#1b6ca8"}

@@ -1,0 +1,7 @@
+"""The demo: four kinds of networks in three depths, at one rate for all and by their plans, measured on the spot."""
+
+from evenstep.demo.drawing import draw
+from evenstep.demo.measuring import Demo, DemoProgress, Measured, measure
+from evenstep.demo.words import MARKS, sentences, table
+
+__all__ = ["MARKS", "Demo", "DemoProgress", "Measured", "draw", "measure", "sentences", "table"]

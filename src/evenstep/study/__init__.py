@@ -1,1 +1,0 @@
-"""What `evenstep demo` trains."""
