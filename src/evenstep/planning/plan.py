@@ -20,7 +20,8 @@ from evenstep.planning.groups import param_groups
 from evenstep.planning.html import plan_html
 from evenstep.planning.optimizers import build_optimizer, choice_from
 from evenstep.planning.plain_values import check_values, is_number, require
-from evenstep.planning.words import format_plan, format_reason
+from evenstep.planning.text import format_plan
+from evenstep.planning.words import format_reason
 from evenstep.rules import Factor, Optimizer
 from evenstep.rules.rule import product
 
@@ -164,7 +165,7 @@ class Plan:
         return iter(self.parameters)
 
     def __str__(self) -> str:
-        """Return a table: what all parameters share, then what each got; `plan[name].reason` says why in full."""
+        """Return a table of 80 columns: shared reasons, then a line for each parameter; `plan[name].reason` says all."""
         return format_plan(self)
 
     def _repr_html_(self) -> str:
