@@ -165,7 +165,7 @@ class Plan:
         return iter(self.parameters)
 
     def __str__(self) -> str:
-        """Return a table of 80 columns: shared reasons, then a line for each parameter; `plan[name].reason` says all."""
+        """Return a table of 80 columns: shared reasons, then a line for each parameter; see `reason` of each."""
         return format_plan(self)
 
     def _repr_html_(self) -> str:

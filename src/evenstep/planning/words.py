@@ -37,18 +37,6 @@ def shared_words(plan: Plan) -> str:
     return format_factors(plan.factors)
 
 
-def own_words(plan: Plan, parameter: ParameterPlan, *, start: bool = False) -> str:
-    """Say what is a parameter's own besides what all share: notes, its own factors, and how it starts.
-
-    Without `start` only starting points other than zero are named.
-    """
-    begins = f"init: {parameter.init_reason}" if start else f"starts at {parameter.mean:g}" if parameter.mean else ""
-    own = () if parameter.frozen else plan.own_factors(parameter)
-    scaled = () if parameter.frozen else eps_and_decay_words(parameter)
-    parts = (*parameter.notes, format_factors(own) if own else "", *scaled, begins)
-    return "; ".join(part for part in parts if part)
-
-
 def head_words(plan: Plan) -> str:
     """Say what a plan was made by and for."""
     base = "factors only" if plan.base is None else f"base learning rate {plan.base:g}"
