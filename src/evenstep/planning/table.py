@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from evenstep.planning.words import eps_and_decay_words, rate_words
@@ -55,6 +56,11 @@ class PlanTable:
     notes: tuple[Reason, ...]
     rows: tuple[TableRow, ...]
     rate_title: str
+
+    @cached_property
+    def note_words(self) -> dict[str, str]:
+        """The words of every note, by its letter."""
+        return {note.mark: note.words for note in self.notes}
 
 
 def plan_table(plan: Plan) -> PlanTable:

@@ -209,8 +209,8 @@ def _base_said(plan: Plan) -> str:
 
 
 def _row(plan: Plan, p: ParameterPlan, table: PlanTable, cells: TableRow, scale: ColourScale) -> ParameterRow:
-    said_above = {note.mark: note.words for note in table.notes}
-    exact = [words for words in cells.note_words if words not in said_above.values()]
+    above = table.note_words
+    is_exact = all(words in {above[mark] for mark in cells.notes} for words in cells.note_words)
     return ParameterRow(
         p.name,
         p.role,
@@ -223,7 +223,7 @@ def _row(plan: Plan, p: ParameterPlan, table: PlanTable, cells: TableRow, scale:
         "" if plan.base is None or p.frozen else number(plan.base * p.lr_scale),
         cells,
         tuple("" if why == column.words else why for why, column in zip(cells.whys, table.factors, strict=True)),
-        "\n".join(cells.note_words) if exact else "",
+        "" if is_exact else "\n".join(cells.note_words),
         scale.colour(p.lr_scale),
     )
 
