@@ -419,7 +419,7 @@ def test_the_mouse_drags_and_a_drag_unfolds_nothing(opened: Open) -> None:
     for _ in range(6):
         page.click("[data-zoom='1.25']")
     frame = page.locator(".scroll.graph")
-    frame.evaluate("(f) => f.scrollTo(200, 100)")
+    frame.evaluate("(f) => { f.scrollIntoView(); f.scrollTo(200, 100); }")
     box = page.locator("svg.network > .box >> nth=0").bounding_box()
     at = frame.bounding_box()
     x, y = max(box["x"] + 20, at["x"] + 30), max(box["y"] + 20, at["y"] + 30)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from evenstep.cli.choices import InitName, OptimizerName
 from evenstep.cli.data import load_data
 from evenstep.cli.loss import load_loss
 from evenstep.cli.plan import print_or_dump, write_plan
@@ -47,12 +48,12 @@ def auto(
     target: Target,
     *,
     data: Data,
-    optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam (or adamw), muon or lion.")] = "adam",
+    optimizer: OptimizerName = "adam",
     train_steps: TrainSteps = 1500,
     loss: LossName = None,
     batch_size: BatchSize = None,
     weight_decay: WeightDecay = None,
-    init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
+    init: InitName = "conserve",
     cost: Annotated[float, typer.Option(help="What it may cost, as a share of the training.")] = 0.1,
     on_unknown: Annotated[str, typer.Option(help="raise, or identity to let unknown operators through.")] = "raise",
     store: StoreFile = None,
