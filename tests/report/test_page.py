@@ -398,7 +398,7 @@ def test_a_summary_says_what_was_searched() -> None:
     assert "Searched: 4 rates from 0.1 to 0.8, 2 seeds each, 1 of 8 trials diverged." in text
     plan = replace(chain(["a", "b"]), history=("base: a small one; rate 0.3 by 9 runs",))
     text = Page(render([PlanPart("", plan)])).text
-    assert "base: a small one; rate 0.3 by 9 runs" in text
+    assert "Base: a small one; rate 0.3 by 9 runs." in text
     rates = sorted(0.1 * p.lr_scale for p in plan.parameters)
     assert f"4 parameters with learning rates of {rates[0]:.4g} to {rates[-1]:.4g}" in text
 

@@ -70,7 +70,7 @@ def _lines(part: Part) -> tuple[str, ...]:
 
 def _plan_lines(part: PlanPart) -> tuple[str, ...]:
     plan = part.plan
-    lines = [*plan.history] or [_base_line(plan)]
+    lines = [f"{line[:1].upper()}{line[1:]}." for line in plan.history] or [_base_line(plan)]
     scales = [p.lr_scale for p in plan.parameters if not p.frozen]
     frozen = len(plan.parameters) - len(scales)
     if scales:

@@ -87,7 +87,7 @@ function graphs(geometry) {
         let cut = begun + 1;
         let least = Infinity;
         for (let row = begun + 1; row <= last; row += 1) {
-          const cost = Math.abs(tops[row] - goal) + 80 * crossing[row - 1];
+          const cost = Math.abs(tops[row] - goal) + 200 * crossing[row - 1];
           if (cost < least) [cut, least] = [row, cost];
         }
         cuts.push(cut);
