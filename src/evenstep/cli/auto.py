@@ -15,6 +15,7 @@ from evenstep.cli.data import load_data
 from evenstep.cli.loss import load_loss
 from evenstep.cli.plan import print_or_dump, write_plan
 from evenstep.cli.target import load_maker
+from evenstep.cli.working import searching
 from evenstep.errors import InputError, PlanError
 from evenstep.planning import Plan
 
@@ -62,11 +63,11 @@ def auto(
     quiet: Quiet = False,
 ) -> None:
     """Plan a model from nothing but its data: find a base, search it, plan, correct the plan on the model."""
-    make, inputs = load_maker(target, returns="a model"), load_data(data)
-    from evenstep.search import auto_plan  # here: torch takes seconds, and wrong options are said before
-    from evenstep.search.showing import for_command
+    make = load_maker(target, returns="a model")
+    with _interruptible(), searching(f"loading {target}", quiet=quiet) as progress:
+        inputs = load_data(data)
+        from evenstep.search import auto_plan  # here: torch takes seconds, and wrong options are said before
 
-    with _interruptible():
         made = auto_plan(
             make(),
             inputs,
@@ -79,7 +80,7 @@ def auto(
             cost=cost,
             on_unknown=on_unknown,  # type: ignore[arg-type]
             store=store,
-            progress=for_command(quiet=quiet),
+            progress=progress,
         )
     write_plan(made, out)
     print_or_dump(made, made.to_dict(graph=False), as_json=as_json)
@@ -101,10 +102,11 @@ def refine(
 ) -> None:
     """Correct a plan by short runs of the model itself."""
     make, inputs, planned = load_maker(target, returns="a model"), load_data(data), _load_plan(plan)
-    from evenstep.search import refine as refine_plan  # here: torch takes seconds, and wrong options are said before
-    from evenstep.search.showing import for_command
+    with _interruptible(), searching(f"loading {target}", quiet=quiet) as progress:
+        from evenstep.search import (
+            refine as refine_plan,  # here: torch takes seconds, and wrong options are said before
+        )
 
-    with _interruptible():
         found = refine_plan(
             make(),
             planned,
@@ -114,7 +116,7 @@ def refine(
             loss=None if loss is None else load_loss(loss),
             batch_size=batch_size,
             store=store,
-            progress=for_command(quiet=quiet),
+            progress=progress,
         )
     write_plan(found.plan, out)
     values: dict[str, Any] = {"multiple": found.multiple, "interval": list(found.interval)}

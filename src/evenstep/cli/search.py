@@ -17,6 +17,7 @@ from evenstep.cli.picture import drawing, require_picture
 from evenstep.cli.saying import say
 from evenstep.cli.target import load_maker
 from evenstep.cli.values import numbers, sizes
+from evenstep.cli.working import searching
 from evenstep.errors import InputError
 
 
@@ -79,32 +80,32 @@ def search(
     shrunk = None if shrink is None else sizes("shrink", shrink)
     if picture is not None:
         require_picture(picture)
-    from evenstep.search import search_lr  # here: torch takes seconds, and wrong options are said before
-    from evenstep.search.showing import for_command
-
     try:
-        result = search_lr(
-            load_maker(target, returns="a model"),
-            load_data(data),
-            shrink=shrunk,
-            engine=engine,  # type: ignore[arg-type]
-            optimizer=optimizer,  # type: ignore[arg-type]
-            momentum=momentum,
-            init=init,
-            epochs=epochs,
-            steps=steps,
-            batch_size=batch_size,
-            weight_decay=weight_decay,
-            schedule=schedule,  # type: ignore[arg-type]
-            loss=None if loss is None else load_loss(loss),
-            seeds=seeds,
-            start=start,
-            grid=rates,
-            store=store,
-            resume=resume,
-            name=name,
-            progress=for_command(quiet=quiet),
-        )
+        with searching(f"loading {target}", quiet=quiet) as progress:
+            from evenstep.search import search_lr  # here: torch takes seconds, and wrong options are said before
+
+            result = search_lr(
+                load_maker(target, returns="a model"),
+                load_data(data),
+                shrink=shrunk,
+                engine=engine,  # type: ignore[arg-type]
+                optimizer=optimizer,  # type: ignore[arg-type]
+                momentum=momentum,
+                init=init,
+                epochs=epochs,
+                steps=steps,
+                batch_size=batch_size,
+                weight_decay=weight_decay,
+                schedule=schedule,  # type: ignore[arg-type]
+                loss=None if loss is None else load_loss(loss),
+                seeds=seeds,
+                start=start,
+                grid=rates,
+                store=store,
+                resume=resume,
+                name=name,
+                progress=progress,
+            )
     except KeyboardInterrupt as stop:
         print(str(stop) or "stopped before the first trial", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -4,43 +4,81 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from evenstep.search.showing import SearchProgress, Show
 
 AFTER = 2.0  # seconds of silence
 EVERY = 10.0  # seconds from one line to the next
 
 
+class Work:
+    """What a command is at: call it with other words as it goes on."""
+
+    def __init__(self, what: str) -> None:
+        self.words = what
+        self.done = Event()
+        self._shown: Thread | None = None
+
+    def __call__(self, words: str) -> None:
+        """Show these words from now on."""
+        self.words = words
+
+    def show(self, after: float, every: float) -> None:
+        """Begin to show the words, in a thread of their own."""
+        show = _spin if is_terminal() else _write_lines
+        self._shown = Thread(target=show, args=(self, after, every), daemon=True)
+        self._shown.start()
+
+    def stop(self) -> None:
+        """Show nothing from now on: the work is done, or shown in another way."""
+        self.done.set()
+        if self._shown is not None:
+            self._shown.join()
+
+
 @contextmanager
-def working(
-    what: str, *, quiet: bool = False, after: float = AFTER, every: float = EVERY
-) -> Iterator[Callable[[str], None]]:
+def working(what: str, *, quiet: bool = False, after: float = AFTER, every: float = EVERY) -> Iterator[Work]:
     """Show on standard error what is being done; yields what changes the words."""
-    words = [what]
-    if quiet:
-        yield words.append
-        return
-    done = Event()
-    show = _spin if _is_terminal() else _write_lines
-    shown = Thread(target=show, args=(words, done, after, every), daemon=True)
-    shown.start()
+    work = Work(what)
+    if not quiet:
+        work.show(after, every)
     try:
-        yield words.append
+        yield work
     finally:
-        done.set()
-        shown.join()
+        work.stop()
 
 
-def _write_lines(words: list[str], done: Event, after: float, every: float) -> None:
+@contextmanager
+def searching(what: str, *, quiet: bool) -> Iterator[Show | bool]:
+    """Show what comes before a search, then the search: a bar on a terminal, else a line at times."""
+    if quiet:
+        yield False
+        return
+    from evenstep.search.showing import shown_in_turn
+
+    with working(what) as work, shown_in_turn(as_bar=is_terminal()) as tell:
+
+        def show(progress: SearchProgress) -> None:
+            work.stop()
+            tell(progress)
+
+        yield show
+
+
+def _write_lines(work: Work, after: float, every: float) -> None:
     begun, wait = time.monotonic(), after
-    while not done.wait(wait):
-        print(f"{words[-1]} ({time.monotonic() - begun:.0f} s)", file=sys.stderr, flush=True)
+    while not work.done.wait(wait):
+        print(f"{work.words} ({time.monotonic() - begun:.0f} s)", file=sys.stderr, flush=True)
         wait = every
 
 
-def _spin(words: list[str], done: Event, after: float, every: float) -> None:
-    if done.wait(after):
+def _spin(work: Work, after: float, every: float) -> None:
+    if work.done.wait(after):
         return
     from rich.console import Console
     from rich.text import Text
@@ -48,16 +86,17 @@ def _spin(words: list[str], done: Event, after: float, every: float) -> None:
     console = Console(stderr=True)
 
     def line() -> Text:
-        text = Text(words[-1])  # names may look like rich's markup
+        text = Text(work.words)  # names may look like rich's markup
         text.truncate(console.width - 4, overflow="ellipsis")
         return text
 
     with console.status(line()) as status:
-        while not done.wait(min(every, 0.2)):
+        while not work.done.wait(min(every, 0.2)):
             status.update(line())
 
 
-def _is_terminal() -> bool:
+def is_terminal() -> bool:
+    """Return whether someone watches standard error."""
     try:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):  # there is none, or it is closed

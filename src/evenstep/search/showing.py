@@ -58,11 +58,22 @@ def shown_progress(asked: Show | bool | None) -> Iterator[Show | None]:
                 yield _on(bar)
 
 
-def for_command(*, quiet: bool) -> Show | bool | None:
-    """Return how a command shows its searches: a bar where someone watches, else a line for each; nothing if quiet."""
-    if quiet:
-        return False
-    return None if _is_watched(sys.stderr) else _stages(sys.stderr)
+@contextmanager
+def shown_in_turn(*, as_bar: bool) -> Iterator[Show]:
+    """Yield what shows the searches of a command one after another: one bar, or lines where nobody watches."""
+    bar = _rich_bar() if as_bar else None
+    if bar is None:
+        yield _stages(sys.stderr)
+        return
+
+    def show(progress: SearchProgress) -> None:
+        bar.start()  # not before: until then the command may show something else
+        _on(bar)(progress)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
 
 
 EVERY = 10.0  # seconds from one line of a search to the next
