@@ -42,11 +42,11 @@ class Work:
 
 
 @contextmanager
-def working(what: str, *, quiet: bool = False, after: float = AFTER, every: float = EVERY) -> Iterator[Work]:
+def working(what: str, *, quiet: bool = False, after: float | None = None, every: float = EVERY) -> Iterator[Work]:
     """Show on standard error what is being done; yields what changes the words."""
     work = Work(what)
     if not quiet:
-        work.show(after, every)
+        work.show(AFTER if after is None else after, every)
     try:
         yield work
     finally:
