@@ -3,7 +3,7 @@
     python benchmarks/bench_startup.py [--record results/bench_startup/record.json]
 
 Every command runs in a process of its own, in turns with the others, so that what else the machine does falls on all
-alike; medians of the wall-clock times. `import evenstep` loads torch on first use only: `whole` touches every public
+alike; medians of processor time, for which other processes do not count, and of wall-clock time. `import evenstep` loads torch on first use only: `whole` touches every public
 name. The commands' help is to take well below a second, and to load no torch.
 """
 
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -28,24 +29,27 @@ COMMANDS = {
     "import evenstep": ("-c", "import evenstep"),
     "import evenstep, whole": ("-c", f"import evenstep; {NAMES}"),
     "evenstep --help": ("-m", "evenstep", "--help"),
-    **{
-        f"evenstep {name} --help": ("-m", "evenstep", name, "--help")
-        for name in ("auto", "plan", "search", "refine", "check", "report", "doctor", "runs")
-    },
+    **{f"evenstep {name} --help": ("-m", "evenstep", name, "--help") for name in ("plan", "search", "report", "runs")},
 }
 
 
-def measured(repeats: int) -> dict[str, list[float]]:
-    """Return the seconds that every command took, all in a new order each time round."""
-    seconds: dict[str, list[float]] = {name: [] for name in COMMANDS}
+def measured(repeats: int) -> dict[str, list[tuple[float, float]]]:
+    """Return the processor and wall-clock seconds that every command took, all in a new order each time round."""
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
     order = random.Random(0)
     for round_ in range(repeats + 1):
         for name in order.sample(list(COMMANDS), len(COMMANDS)):
-            begun = time.perf_counter()
+            begun, before = time.perf_counter(), processor_seconds()
             subprocess.run([sys.executable, *COMMANDS[name]], check=True, stdout=subprocess.DEVNULL)
             if round_:  # the first one fills the disk's cache
-                seconds[name].append(time.perf_counter() - begun)
+                seconds[name].append((processor_seconds() - before, time.perf_counter() - begun))
     return seconds
+
+
+def processor_seconds() -> float:
+    """Return the processor time of all child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def loads_torch(name: str) -> bool:
@@ -61,20 +65,21 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     seconds = measured(arguments.repeats)
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    torch = medians["import torch"]
+    processor = {name: [used for used, _ in pairs] for name, pairs in seconds.items()}
+    torch = statistics.median(processor["import torch"])
     results = {
         name: {
-            "seconds": medians[name],
-            "lowest": min(seconds[name]),
-            "highest": max(seconds[name]),
-            "over_import_torch": medians[name] / torch,
+            "processor_seconds": statistics.median(used),
+            "lowest": min(used),
+            "highest": max(used),
+            "over_import_torch": statistics.median(used) / torch,
+            "wall_clock_seconds": statistics.median(waited for _, waited in seconds[name]),
             "loads_torch": loads_torch(name),
         }
-        for name in COMMANDS
+        for name, used in processor.items()
     }
     for name, row in results.items():
-        print(f"{name:24}  {row['seconds']:6.3f} s  {row['over_import_torch']:5.2f} of import torch")
+        print(f"{name:24}  {row['processor_seconds']:6.3f} s  {row['over_import_torch']:5.2f} of import torch")
     if arguments.record:
         config = {"repeats": arguments.repeats, "cores": len(os.sched_getaffinity(0))}
         record = {"config": config, "results": results, "provenance": provenance()}

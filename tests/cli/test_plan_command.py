@@ -337,7 +337,7 @@ def test_bad_input_is_one_line_and_exit_code_2(run: Run, name: str) -> None:
 
 
 def test_bad_input_in_a_process_of_its_own(folder: Path) -> None:
-    done = in_a_process("plan", "mine.py:leaving_torch", "--json", folder=folder)
+    done = in_a_process("plan", "mine.py:leaving_torch", "--json", "--quiet", folder=folder)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("error: LeavingTorch")
     assert done.err.count("\n") == 1

@@ -637,8 +637,9 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, where: str) -> 
 def test_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
+    names: dict[str, Any] = {}  # later blocks go on from earlier ones
     for code in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
-        exec(code, {})
+        exec(code, names)
     assert "Two networks" in (tmp_path / "report.html").read_text()
 
 
