@@ -3,8 +3,9 @@
     python benchmarks/bench_startup.py [--record results/bench_startup/record.json]
 
 Every command runs in a process of its own, in turns with the others, so that what else the machine does falls on all
-alike; medians of processor time, for which other processes do not count, and of wall-clock time. `import evenstep` loads torch on first use only: `whole` touches every public
-name. The commands' help is to take well below a second, and to load no torch.
+alike; medians of processor time, for which other processes do not count, and of wall-clock time. `import evenstep`
+loads torch on first use only: 'whole' touches every public name. The commands' help is to take well below a second, and
+to load no torch.
 """
 
 from __future__ import annotations

@@ -416,6 +416,15 @@ def test_a_plan_without_its_graph_offers_no_lines() -> None:
     assert "write it with plan.to_json()" in page.text
 
 
+def test_a_plan_that_json_cannot_hold_is_shown_without_lines() -> None:
+    plan = chain(["a", "b"])
+    first, *others = plan.vertices
+    made = replace(plan, vertices=(replace(first, second_moment=math.inf), *others))
+    page = Page(render([PlanPart("", made)]))
+    assert "No script can load it: the plan holds a number that is not finite" in page.text
+    assert "a.weight" in page.heads
+
+
 def test_reasons_that_rows_share_are_said_once() -> None:
     plan = deep()
     text = Page(render([PlanPart("", plan)])).text

@@ -100,7 +100,7 @@ def shortened(names: Sequence[str], width: int) -> list[str]:
     """Return names of at most so many letters, long ones without their middle, cut where most stay different.
 
     >>> shortened(["transformer.h.0.attn.weight", "transformer.h.1.attn.weight"], 20)
-    ['t…er.h.0.attn.weight', 't…er.h.1.attn.weight']
+    ['transf…0.attn.weight', 'transf…1.attn.weight']
     """
     long = {name for name in names if len(name) > width}
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from evenstep.errors import PlanError
 from evenstep.planning import Plan, any_digits
 from evenstep.planning.words import head_words
 from evenstep.report.page.parts import CheckPart, Part, PlanPart, SearchPart, StudyPart
@@ -48,12 +49,15 @@ def summaries(parts: Sequence[tuple[str, str, str, Part]]) -> tuple[Summary, ...
     planned = any(isinstance(part, PlanPart) for *_, part in parts)
     made: list[Summary] = []
     for anchor, title, heading, part in parts:
-        script = None
+        script, lines = None, _lines(part)
         if isinstance(part, PlanPart) and part.has_graph:
-            script = _plan_script(part.plan, _file(part.name or "plan", made))
+            try:
+                script = _plan_script(part.plan, _file(part.name or "plan", made))
+            except PlanError as error:  # what JSON cannot hold is shown all the same
+                lines = (*lines, f"No script can load it: {error}.")
         elif isinstance(part, SearchPart) and part.has_graph and not planned and part.search.status != "all_diverged":
             script = _search_script(part.search, _file(part.name or "search", made))
-        made.append(Summary(anchor, title, heading, _lines(part), script))
+        made.append(Summary(anchor, title, heading, lines, script))
     return tuple(made)
 
 
