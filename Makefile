@@ -32,6 +32,7 @@ docs: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/bench_plan.py
+	$(BIN)/python benchmarks/bench_startup.py
 
 # Random arguments and damaged files for all that is public, five minutes long; not part of the tests.
 fuzz: .venv/ready

@@ -73,7 +73,7 @@ def test_what_plan_prints_can_be_piped_in(run: Run, folder: Path) -> None:
 
 
 def test_in_a_process_of_its_own(folder: Path) -> None:
-    done = in_a_process("report", "plan.json", "-o", "own.html", folder=folder)
+    done = in_a_process("report", "plan.json", "-o", "own.html", "--quiet", folder=folder)
     assert (done.code, done.err) == (0, "")
     assert "svg" in (folder / "own.html").read_text()
 

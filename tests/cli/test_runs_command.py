@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import math
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,33 @@ def test_show_gives_the_copies_of_one_search(run: Run, store: str) -> None:
     assert line.split() == ["lr", "8", "seed", "0", "diverged"]
     (only,) = run("runs", "show", store, "aaaa2", "--json").out.splitlines()
     assert json.loads(only)["curve"] == [2.0, None]  # JSON has no infinity
+
+
+def test_show_takes_the_latest_search_if_none_is_named(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    opened = Store(path)
+    opened.begin("aaaa1111", {})
+    opened.add(ROWS[:2])
+    opened.close()
+    only = run("runs", "show", str(path), "--json")
+    assert [json.loads(line)["lr"] for line in only.out.splitlines()] == [row.lr for row in ROWS[:2]]
+    assert only.err == ""
+    with closing(sqlite3.connect(path)) as base, base:
+        base.execute("UPDATE searches SET started = started - 60")
+    opened = Store(path)
+    opened.begin("aaaa2222", {})
+    opened.add(ROWS[2:])
+    opened.close()
+    latest = run("runs", "show", str(path))
+    assert latest.out == run("runs", "show", str(path), "aaaa2").out
+    assert latest.err == f"the latest of 2 searches, aaaa2222; for another: evenstep runs show {path} CONFIG\n"
+
+
+def test_show_needs_a_search(run: Run, tmp_path: Path) -> None:
+    Store(tmp_path / "s.db").close()
+    done = run("runs", "show", str(tmp_path / "s.db"))
+    assert done.code == 2
+    assert "holds no search" in done.err
 
 
 def check_csv(text: str, rows: list[StoreRow]) -> None:

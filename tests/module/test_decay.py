@@ -235,7 +235,7 @@ def test_a_plan_says_what_muon_steps() -> None:
         "up.weight": ("by Muon, a matrix of 24 x 8",),
         "down.weight": ("by Muon, a matrix of 8 x 24",),
     }
-    assert "by Muon, a matrix of 24 x 8" in str(plan)
+    assert str(plan).count("by Muon, a matrix of … x …") == 1
 
 
 def test_frozen_matrices_are_not_stepped() -> None:

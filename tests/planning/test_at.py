@@ -15,6 +15,7 @@ from evenstep.errors import InputError, PlanError
 from evenstep.graph import Graph, dag_mlp_graph
 from evenstep.planning import Plan, plan_graph
 from evenstep.planning.html import plan_html
+from evenstep.planning.text import format_plan
 from evenstep.rules import Factor, Optimizer
 from evenstep.rules.batch import BATCH_RULES, BatchPower
 from evenstep.rules.length import LENGTH_RULES, Length, LengthPower
@@ -303,12 +304,16 @@ def test_damaged_fields_are_refused(name: str, value: object) -> None:
         Plan.from_dict(values)
 
 
+def unwrapped(plan: Plan) -> list[str]:
+    return format_plan(plan, width=None).splitlines()
+
+
 def test_plans_say_which_training_they_are_for() -> None:
     plan = planned()
-    lines = str(plan).splitlines()
+    lines = unwrapped(plan)
     assert lines[1] == "For 2000 steps on batches of 64, as its base was searched with"
     at = plan.at(batch_size=256, batch_rule="sde")
-    lines = str(at).splitlines()
+    lines = unwrapped(at)
     assert lines[1] == "For 2000 steps on batches of 256, base searched with 2000 steps on batches of 64"
     (shared,) = (line for line in lines if line.startswith("All rates: "))
     why = "(for batches of 256, found with 64)"
@@ -316,8 +321,8 @@ def test_plans_say_which_training_they_are_for() -> None:
     assert shared.endswith(f"; all eps: batch 0.5 {why}; all 1 - beta: batch 4 {why}")
     assert sum(why in line for line in lines) == 1  # once for all parameters
     assert lines[1] in plan_html(at)
-    assert str(planned(batch_size=None, steps=None)).splitlines()[1].startswith("All rates: ")
-    assert str(planned(steps=None)).splitlines()[1] == "For batches of 64, as its base was searched with"
+    assert unwrapped(planned(batch_size=None, steps=None))[1].startswith("All rates: ")
+    assert unwrapped(planned(steps=None))[1] == "For batches of 64, as its base was searched with"
 
 
 def test_the_rules_of_a_move_are_one_function_s() -> None:

@@ -14,6 +14,7 @@ import pytest
 from evenstep.errors import InputError, PlanError
 from evenstep.graph import dag_mlp_graph
 from evenstep.planning import Plan, plan_graph
+from evenstep.planning.text import format_plan
 from tests import reference
 
 
@@ -178,6 +179,7 @@ class Table(HTMLParser):
         self.open: list[str] = []
         self.rows: list[list[str]] = []
         self.paragraphs: list[str] = []
+        self.items: list[str] = []
         self.feed(text)
         self.close()
         assert self.open == []
@@ -190,6 +192,8 @@ class Table(HTMLParser):
             self.rows.append([])
         elif tag in ("td", "th"):
             self.rows[-1].append("")
+        elif tag == "li":
+            self.items.append("")
         elif tag == "p":
             self.paragraphs.append("")
 
@@ -197,23 +201,29 @@ class Table(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open[-1] in ("td", "th"):
+        if self.open[-1] == "li":
+            self.items[-1] += data
+        elif self.open[-1] in ("td", "th"):
             self.rows[-1][-1] += data
         else:
             self.paragraphs[-1] += data
 
 
-HARMLESS = {"div", "p", "strong", "table", "thead", "tbody", "tr", "td", "th"}
+HARMLESS = {"div", "p", "strong", "table", "thead", "tbody", "tr", "td", "th", "ul", "li"}
 
 
 def test_a_notebook_shows_what_print_does() -> None:
     plan = replace(plan_of().freeze("stem*").scale("*.weight", 2.0), history=("found by hand", "doubled"))
     table = Table(plan._repr_html_())
     assert table.tags <= HARMLESS
-    printed = str(plan).splitlines()
-    assert printed[1:3] == ["found by hand", "doubled"]
-    assert table.paragraphs == printed[:4]
-    assert [" ".join(" ".join(row).split()) for row in table.rows] == [" ".join(line.split()) for line in printed[4:]]
+    whole, _, below = format_plan(plan, width=None).partition("\n\n")
+    assert whole.splitlines()[1:3] == ["found by hand", "doubled"]
+    assert table.paragraphs[:4] == whole.splitlines()[:4]
+    legend = [" ".join(line.split()) for line in whole.splitlines()[4:] if line.startswith("  ")]
+    assert [text.replace(":", "", 1) for text in table.items] == legend
+    assert [" ".join(" ".join(row).split()) for row in table.rows] == [
+        " ".join(line.split()) for line in below.splitlines()
+    ]
 
 
 def test_nothing_in_a_plan_is_read_as_html() -> None:
@@ -230,7 +240,7 @@ def test_nothing_in_a_plan_is_read_as_html() -> None:
     table = Table(made._repr_html_())
     assert table.tags <= HARMLESS
     assert table.rows[1][0] == evil
-    assert evil in table.rows[1][4]
+    assert any(evil in text for text in table.items)
     assert table.paragraphs[1] == evil
     assert f"Warning: {evil}" in table.paragraphs
 

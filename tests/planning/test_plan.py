@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_ml
 from evenstep.graph.networks import Order
 from evenstep.graph.operators import Weight
 from evenstep.planning import Plan, plan_graph
+from evenstep.planning.table import shortened
+from evenstep.planning.text import format_plan
 from evenstep.rules import RULES, Optimizer
 from tests import reference
 from tests.strategies import dag_codes, inits, orders
@@ -87,21 +90,81 @@ def test_a_plan_is_read_by_name() -> None:
 @pytest.mark.parametrize("base", [0.25, None])
 def test_a_printed_plan_has_a_line_for_every_parameter_and_says_what_they_share_once(base: float | None) -> None:
     plan = plan_graph(dag_cnn_graph("2_12", norm="batch", image_size=8), base=base, optimizer="sgd")
-    head, shared, titles, *lines = str(plan).splitlines()
-    for part in ("'weighted'", "'conserve'", "'sgd'", "factors only" if base is None else "0.25"):
+    printed = str(plan)
+    above, _, below = printed.partition("\n\n")
+    titles, *lines = below.splitlines()
+    head = " ".join(above.split())
+    for part in ("'weighted'", "'conserve'", "'sgd'", "factors only" if base is None else "0.25", "; 2 paths"):
         assert part in head
     for factor in plan.factors:
-        assert f"{factor.name} {factor.value:.4g} ({factor.why})" in shared
+        assert head.count(f"{factor.name} {factor.value:.4g} ({factor.why})") == 1
+        assert factor.why not in below
     assert titles.split()[:4] == ["parameter", "shape", "std", "lr_scale" if base is None else "lr"]
-    assert max(map(len, (head, shared, *lines))) <= 140
+    assert max(map(len, printed.splitlines())) <= 80
     for p, line in zip(plan.parameters, lines, strict=True):
         rate = p.lr_scale if base is None else base * p.lr_scale
-        assert line.split()[:4] == [p.name, "x".join(map(str, p.shape)), f"{p.std:.4g}", f"{rate:.4g}"]
-        assert ("width" in line) == ("width" in p.reason)
-        assert ("starts at 1" in line) == (p.role == "gain")
-        assert "topology" not in line
-        assert "kernel" not in line
-    assert str(Plan.from_json(plan.to_json())) == str(plan)
+        start = f"{p.std:.4g}" if p.std else f"all {p.mean:g}"
+        assert line.split("  ")[0].strip() == p.name
+        assert line.split()[1:].pop(0) == "x".join(map(str, p.shape))
+        assert f"{start}  " in line
+        assert f"{rate:.4g}" in line.split()
+    assert str(Plan.from_json(plan.to_json())) == printed
+
+
+def test_a_printed_plan_has_a_column_for_every_factor_that_not_all_share() -> None:
+    plan = plan_graph(dag_mlp_graph("2_12"), base=0.1, optimizer="sgd").scale("readout.*", 3.0)
+    titles, *lines = str(plan).partition("\n\n")[2].splitlines()
+    own = {factor.name for p in plan.parameters for factor in plan.own_factors(p)}
+    assert own >= {"size", "scaled"}
+    assert own <= set(titles.split())
+    for p, line in zip(plan.parameters, lines, strict=True):
+        for factor in plan.own_factors(p):
+            end = titles.index(factor.name) + len(factor.name)  # numbers stand below the end of their title
+            assert line[:end].split()[-1] == f"{factor.value:.4g}"
+
+
+def test_reasons_that_differ_in_numbers_alone_are_said_once() -> None:
+    plan = plan_graph(dag_mlp_graph("2_12"), base=0.1, optimizer="sgd")
+    first, second, *others = plan.parameters
+    told = (replace(first, notes=("read 3 times by 'a.0.1'",)), replace(second, notes=("read 4 times by 'a.0.1'",)))
+    printed = str(replace(plan, parameters=(*told, *others)))
+    assert printed.count("read … times by 'a.0.1'") == 1
+    assert "read 3" not in printed
+
+
+def test_long_names_lose_their_middle_and_stay_different() -> None:
+    plan = plan_graph(dag_mlp_graph("2_12"), base=0.1, optimizer="sgd")
+    stem = "module.encoder." * 8
+    named = [
+        replace(p, name=f"{stem}{place}.attention.projection.weight") for place, p in enumerate(plan.parameters * 20)
+    ]
+    made = replace(plan, parameters=tuple(named))
+    titles, *lines = str(made).partition("\n\n")[2].splitlines()
+    shown = [line.split()[0] for line in lines]
+    assert len(set(shown)) == len(shown) == len(named)
+    assert all("…" in name and name.startswith("m") and name.endswith("weight") for name in shown)
+    assert max(map(len, [titles, *lines])) <= 80
+    whole = format_plan(made, width=None)
+    assert all(p.name in whole for p in named)
+
+
+@given(st.lists(st.text("ab.", min_size=1, max_size=60), min_size=1, max_size=8, unique=True), st.integers(3, 40))
+def test_shortened_names_fit_and_short_ones_stay(names: list[str], width: int) -> None:
+    for name, short in zip(names, shortened(names, width), strict=True):
+        assert len(short) <= width
+        assert short == name or len(name) > width
+        head, _, tail = short.partition("…")
+        assert name.startswith(head)
+        assert name.endswith(tail)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 132])
+def test_every_line_fits_the_width(width: int) -> None:
+    plan = plan_graph(dag_cnn_graph("2_12", norm="batch", image_size=8), base=0.1, optimizer="sgd")
+    plan = plan.scale("*.bias", 2.0).freeze("stem.*")
+    made = replace(plan, path_count=7**6000, remarks=("a remark " * 30,))
+    assert max(map(len, format_plan(made, width=width).splitlines())) <= width
+    assert f"about 10^{6000 * math.log10(7):.0f} paths" in " ".join(str(made).split())
 
 
 def test_a_printed_plan_shows_notes_and_what_is_kept() -> None:
@@ -113,10 +176,11 @@ def test_a_printed_plan_shows_notes_and_what_is_kept() -> None:
         outputs="y",
         parameters=parameters,
     )
-    *_, line, warning = str(plan_graph(graph)).splitlines()
+    lines = str(plan_graph(graph)).splitlines()
+    line = next(line for line in lines if line.startswith("loose"))
     assert line.split()[:3] == ["loose", "2", "kept"]
-    assert line.endswith("  not used")
-    assert warning == "Warning: 'loose' is not used: no output depends on it"
+    assert f"  {line.split()[-1]}  not used" in lines
+    assert lines[-1] == "Warning: 'loose' is not used: no output depends on it"
 
 
 # Nothing to plan

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import cProfile
+import hashlib
 import json
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import combinations, pairwise
@@ -14,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 import evenstep
 from evenstep.errors import InputError
@@ -27,7 +32,7 @@ from evenstep.report.page.drawing import Drawing, draw
 from evenstep.report.page.folding import Fold, fold
 from evenstep.report.page.items import Item, Line, Picture, picture
 from evenstep.report.page.layout import Layout, lay_out
-from evenstep.report.page.parts import PlanPart
+from evenstep.report.page.parts import PlanPart, SearchPart
 from evenstep.report.page.reading import part_of_text, read
 from evenstep.report.page.shares import path_weights
 from evenstep.report.page.writing import render
@@ -107,6 +112,8 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.heads: list[str] = []
         self.scripts: list[str] = []
+        self.codes: list[str] = []
+        self.text = ""
         self._in: list[str] = []
         self.feed(text)
 
@@ -117,6 +124,8 @@ class Page(HTMLParser):
             self.heads.append("")
         if tag == "script":
             self.scripts.append("")
+        if tag == "code":
+            self.codes.append("")
 
     def handle_endtag(self, tag: str) -> None:
         if tag in self._in:
@@ -127,6 +136,10 @@ class Page(HTMLParser):
             self.heads[-1] += data
         if self._in and self._in[-1] == "script":
             self.scripts[-1] += data
+        else:
+            self.text += data
+        if self._in and self._in[-1] == "code":
+            self.codes[-1] += data
 
     def tips(self) -> list[str]:
         return [attributes["data-tip"] or "" for _, attributes in self.elements if "data-tip" in attributes]
@@ -304,7 +317,8 @@ def test_a_plan_that_was_changed_by_hand_says_so(tmp_path: Path) -> None:
     evenstep.write_report(plan, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "frozen by hand: &#39;stem.*&#39;" in page
-    assert "scaled 3 (by hand: &#39;readout.*&#39;)" in page
+    assert "<dt>scaled</dt>" in page
+    assert "by hand: &#39;readout.*&#39;" in page
 
 
 def test_names_and_reasons_are_text_and_nothing_else() -> None:
@@ -313,14 +327,145 @@ def test_names_and_reasons_are_text_and_nothing_else() -> None:
     text = render([PlanPart(NASTY, plan)], title=NASTY)
     page = Page(text)
     assert "<script>alert" not in text
-    assert text.count("<script") == 2
-    assert len(page.scripts) == 2
-    geometry = json.loads(page.scripts[0])
-    assert geometry["drawings"]
-    assert "alert" not in page.scripts[0]  # the script gets numbers and no names
+    assert text.count("<script") == 3
+    kept, geometry, _ = page.scripts
+    assert json.loads(kept) == json.loads(plan.to_json())  # what the page saves is the plan
+    assert not set("<>&") & set(kept)
+    assert json.loads(geometry)["drawings"]
+    assert "alert" not in geometry  # the script gets numbers and no names
     assert not [tag for tag, _ in page.elements if tag == "b" and NASTY in str(_)]
     assert [p.name for p in plan.parameters] == [head for head in page.heads if "alert" in head]
     assert any(NASTY in tip for tip in page.tips())
+
+
+def test_the_page_runs_its_own_script_and_no_other() -> None:
+    text = render([PlanPart("", deep())])
+    page = Page(text)
+    (policy,) = [str(a["content"]) for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy"]
+    assert "unsafe" not in policy
+    for kind, tag in (("style-src", "style"), ("script-src", "script")):
+        (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{kind} 'sha256-{digest}';" in policy
+    attributes = {name for _, values in page.elements for name in values}
+    assert "style" not in attributes
+    assert not [name for name in attributes if name.startswith("on")]
+    assert 'setAttribute("style' not in text
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.relu(self.stem(x)))
+        return out
+
+
+def pasted(page: Page, folder: Path, monkeypatch: pytest.MonkeyPatch, **names: Any) -> dict[str, Any]:
+    """Run the lines that a page offers beside the file that it saves."""
+    (code,) = [text for text in page.codes if "import evenstep" in text]
+    (file,) = [str(a["data-file"]) for _, a in page.elements if "data-file" in a]
+    (folder / file).write_text(page.scripts[0])
+    monkeypatch.chdir(folder)
+    exec(code, names)
+    return names
+
+
+@pytest.mark.parametrize("base", [0.1, None])
+def test_the_lines_of_a_plan_run_as_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: float | None
+) -> None:
+    model = Net()
+    plan = evenstep.plan(model, torch.zeros(2, 4), base=base, optimizer="sgd")
+    names = pasted(Page(render([PlanPart("my net: v2", plan)])), tmp_path, monkeypatch, model=model)
+    assert names["plan"] == plan
+    expected = {group["name"]: group["lr"] for group in plan.param_groups(model, lr=base or 0.1)}
+    assert {group["name"]: group["lr"] for group in names["optimizer"].param_groups} == expected
+
+
+def test_the_lines_of_a_search_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = replace(a_search(), optimizer="sgd")
+    page = Page(render([SearchPart("base", search)]))
+    names = pasted(page, tmp_path, monkeypatch, model=Net(), example_inputs=torch.zeros(2, 4))
+    assert names["plan"].base == search.rate
+    assert names["plan"].parameters == evenstep.plan(Net(), torch.zeros(2, 4), base=search).parameters
+
+
+def test_a_summary_says_what_was_searched() -> None:
+    text = Page(render([SearchPart("base", a_search())])).text
+    assert "Searched: 4 rates from 0.1 to 0.8, 2 seeds each, 1 of 8 trials diverged." in text
+    plan = replace(chain(["a", "b"]), history=("base: a small one; rate 0.3 by 9 runs",))
+    text = Page(render([PlanPart("", plan)])).text
+    assert "Base: a small one; rate 0.3 by 9 runs." in text
+    rates = sorted(0.1 * p.lr_scale for p in plan.parameters)
+    assert f"4 parameters with learning rates of {rates[0]:.4g} to {rates[-1]:.4g}" in text
+
+
+def test_pages_of_several_plans_save_each_as_a_file_of_its_own() -> None:
+    page = Page(render([PlanPart("net", chain(["a"])), PlanPart("net", chain(["b"])), SearchPart("net", a_search())]))
+    assert [a["data-file"] for _, a in page.elements if "data-file" in a] == ["net.json", "net-2.json"]
+
+
+def test_a_plan_without_its_graph_offers_no_lines() -> None:
+    plan = chain(["a", "b"])
+    part = part_of_text(json.dumps(plan.to_dict(graph=False)), name="plan", where="'plan.json'")
+    page = Page(render([part]))
+    assert not [text for text in page.codes if "import evenstep" in text]
+    assert "write it with plan.to_json()" in page.text
+
+
+def test_a_plan_that_json_cannot_hold_is_shown_without_lines() -> None:
+    plan = chain(["a", "b"])
+    first, *others = plan.vertices
+    made = replace(plan, vertices=(replace(first, second_moment=math.inf), *others))
+    page = Page(render([PlanPart("", made)]))
+    assert "No script can load it: the plan holds a number that is not finite" in page.text
+    assert "a.weight" in page.heads
+
+
+def test_reasons_that_rows_share_are_said_once() -> None:
+    plan = deep()
+    text = Page(render([PlanPart("", plan)])).text
+    for reason in {p.init_reason for p in plan.parameters if p.std}:
+        assert text.count(reason) == 1
+
+
+def calls(plan: Plan) -> int:
+    """Return how many functions are called to write a page: the same on every machine."""
+    profile = cProfile.Profile()
+    profile.runcall(render, [PlanPart("", plan)])
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def fan(layers: int) -> Plan:
+    names = [f"expert.{place}" for place in range(layers)]
+    graph = Graph.build(
+        [Vertex("input"), *map(Vertex, names), Vertex("output")],
+        [
+            edge
+            for name in names
+            for edge in (Edge("input", name, (Weight(8, 8, depth=1),), (f"{name}.weight",)), Edge(name, "output"))
+        ],
+        inputs=["input"],
+        outputs=["output"],
+        parameters=[Parameter(f"{name}.weight", "weight", (8, 8), 8, 8) for name in names],
+    )
+    return plan_graph(graph, base=0.1, optimizer="sgd")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda n: chain([f"stage{i // 50}.{i}" for i in range(n)], skip=True),
+        lambda n: chain([f"layer{i}" for i in range(n)], skip=True),
+        fan,
+    ],
+    ids=["stages", "flat", "fan"],
+)
+def test_the_work_grows_as_the_network_does(made: Callable[[int], Plan]) -> None:
+    assert calls(made(1000)) < 6 * calls(made(250))  # four times as many layers; by squares it would be 16
 
 
 def test_nothing_points_out_of_the_page() -> None:
@@ -501,8 +646,9 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, where: str) -> 
 def test_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
+    names: dict[str, Any] = {}  # later blocks go on from earlier ones
     for code in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
-        exec(code, {})
+        exec(code, names)
     assert "Two networks" in (tmp_path / "report.html").read_text()
 
 

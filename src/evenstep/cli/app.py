@@ -18,6 +18,7 @@ from evenstep.cli.lint import lint
 from evenstep.cli.plan import plan
 from evenstep.cli.report import report
 from evenstep.cli.runs import runs
+from evenstep.cli.saying import say
 from evenstep.cli.search import search
 from evenstep.errors import EvenstepError, PlanWarning, SearchWarning
 
@@ -53,7 +54,7 @@ def _evenstep(
 def _show(message: Warning | str, *details: Any, **more: Any) -> None:
     """Print a warning of ours as one line; others as ever."""
     if isinstance(message, PlanWarning | SearchWarning):
-        print(f"warning: {message}", file=sys.stderr)
+        say(f"warning: {message}", to=sys.stderr)
     else:
         _as_ever(message, *details, **more)
 
@@ -67,7 +68,7 @@ def main() -> None:
     try:
         app()
     except EvenstepError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", to=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -10,10 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
+from evenstep.cli.choices import InitName, OptimizerName
 from evenstep.cli.data import load_data
 from evenstep.cli.loss import load_loss
 from evenstep.cli.plan import print_or_dump, write_plan
 from evenstep.cli.target import load_maker
+from evenstep.cli.working import searching
 from evenstep.errors import InputError, PlanError
 from evenstep.planning import Plan
 
@@ -47,12 +49,12 @@ def auto(
     target: Target,
     *,
     data: Data,
-    optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam (or adamw), muon or lion.")] = "adam",
+    optimizer: OptimizerName = "adam",
     train_steps: TrainSteps = 1500,
     loss: LossName = None,
     batch_size: BatchSize = None,
     weight_decay: WeightDecay = None,
-    init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
+    init: InitName = "conserve",
     cost: Annotated[float, typer.Option(help="What it may cost, as a share of the training.")] = 0.1,
     on_unknown: Annotated[str, typer.Option(help="raise, or identity to let unknown operators through.")] = "raise",
     store: StoreFile = None,
@@ -61,11 +63,11 @@ def auto(
     quiet: Quiet = False,
 ) -> None:
     """Plan a model from nothing but its data: find a base, search it, plan, correct the plan on the model."""
-    make, inputs = load_maker(target, returns="a model"), load_data(data)
-    from evenstep.search import auto_plan  # here: torch takes seconds, and wrong options are said before
-    from evenstep.search.showing import for_command
+    make = load_maker(target, returns="a model")
+    with _interruptible(), searching(f"loading {target}", quiet=quiet) as progress:
+        inputs = load_data(data)
+        from evenstep.search import auto_plan  # here: torch takes seconds, and wrong options are said before
 
-    with _interruptible():
         made = auto_plan(
             make(),
             inputs,
@@ -78,7 +80,7 @@ def auto(
             cost=cost,
             on_unknown=on_unknown,  # type: ignore[arg-type]
             store=store,
-            progress=for_command(quiet=quiet),
+            progress=progress,
         )
     write_plan(made, out)
     print_or_dump(made, made.to_dict(graph=False), as_json=as_json)
@@ -105,10 +107,11 @@ def refine(
 ) -> None:
     """Correct a plan by short runs of the model itself."""
     make, inputs, planned = load_maker(target, returns="a model"), load_data(data), load_plan(plan)
-    from evenstep.search import refine as refine_plan  # here: torch takes seconds, and wrong options are said before
-    from evenstep.search.showing import for_command
+    with _interruptible(), searching(f"loading {target}", quiet=quiet) as progress:
+        from evenstep.search import (
+            refine as refine_plan,  # here: torch takes seconds, and wrong options are said before
+        )
 
-    with _interruptible():
         found = refine_plan(
             make(),
             planned,
@@ -119,7 +122,7 @@ def refine(
             loss=None if loss is None else load_loss(loss),
             batch_size=batch_size,
             store=store,
-            progress=for_command(quiet=quiet),
+            progress=progress,
         )
     write_plan(found.plan, out)
     values: dict[str, Any] = {"multiple": found.multiple, "interval": list(found.interval)}

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from evenstep.arguments import require_choice
+from evenstep.cli.choices import InitName, OptimizerName, RuleName
 from evenstep.cli.data import load_data
 from evenstep.cli.picture import drawing, require_picture
 from evenstep.cli.target import load_maker
+from evenstep.cli.working import working
 from evenstep.errors import InputError
+from evenstep.init import INITS
 from evenstep.planning import optimizer_choice
 from evenstep.rules import RULES, steps_by_rate
 
@@ -43,9 +47,9 @@ def check(
         str, typer.Option(help="'digits', a file .npz or .pt with inputs and targets, or 'file.py:function'.")
     ] = "digits",
     lr: Annotated[float | None, typer.Option(help="The first network's learning rate [0.1; adam 0.01].")] = None,
-    optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam (or adamw), muon or lion.")] = "sgd",
-    rule: Annotated[str, typer.Option(help=f"One of {', '.join(RULES)}.")] = "weighted",
-    init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
+    optimizer: OptimizerName = "sgd",
+    rule: RuleName = "weighted",
+    init: InitName = "conserve",
     steps: Annotated[int, typer.Option(help="Real optimiser steps to take.")] = 3,
     batch_size: Annotated[int, typer.Option(help="Examples in the batch.")] = 64,
     seeds: Annotated[int, typer.Option(help="Seeds for weights and batch.")] = 8,
@@ -59,9 +63,9 @@ def check(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Check that networks move alike in their first steps; exit code 1 if they do not."""
-    from rich.console import Console
-
     what, values = _over(over)
+    require_choice("rule", rule, RULES)
+    require_choice("init", init, INITS)
     chosen = optimizer_choice(optimizer)  # type: ignore[arg-type]
     rate = lr if lr is not None else 0.01 if steps_by_rate(chosen.name) else 0.1
     if picture is not None:
@@ -93,7 +97,7 @@ def check(
             on_unknown=on_unknown,  # type: ignore[arg-type]
         )
         networks[value] = (make, planned)
-    with Console(stderr=True, quiet=quiet).status("checking") as status:
+    with working(f"checking {what}", quiet=quiet) as show:
         result = check_networks(
             networks,
             tensors,
@@ -102,7 +106,7 @@ def check(
             seeds=seeds,
             compare=compare,  # type: ignore[arg-type]
             tolerance=tolerance,
-            notify=lambda label: status.update(f"checking {what} {label}"),
+            notify=lambda label: show(f"checking {what} {label}"),
         )
     if picture is not None:
         from evenstep.report.check import draw_check

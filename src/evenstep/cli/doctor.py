@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from evenstep.cli.added import GET_RESEARCH, RESEARCH, research_version
+from evenstep.cli.working import working
 
 _REQUIREMENT = re.compile(r"([\w.-]+)[^;>=]*(?:>=([\w.]+))?")
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([\w.-]+)['"]""")
@@ -49,13 +50,15 @@ class Finding:
 def doctor(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Show versions, device and extras, and check within seconds that evenstep works; exit code 1 if not."""
     from evenstep import __version__
 
     research = research_version()
     packages = installed()
-    findings = self_check()
+    with working("planning and searching small networks", quiet=quiet):
+        findings = self_check()
     broken = [p.name for p in packages if not p.extra and not p.ok] + [f.name for f in findings if not f.ok]
     if as_json:
         values = {
@@ -161,7 +164,8 @@ def _device() -> str:
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         return f"cuda ({', '.join(names)})"
-    return f"cpu ({torch.get_num_threads()} threads)"
+    threads = torch.get_num_threads()
+    return f"cpu ({threads} thread{'' if threads == 1 else 's'})"
 
 
 def _version(name: str) -> str | None:

@@ -13,13 +13,14 @@ import typer
 
 from evenstep.cli.added import Space, SpaceOptions, load_space
 from evenstep.cli.base import load_base
+from evenstep.cli.choices import BasesOptimizerName, InitName, RuleName, SpaceName
 from evenstep.cli.data import load_examples
 from evenstep.cli.table import print_plan
 from evenstep.cli.target import load_target
+from evenstep.cli.working import working
 from evenstep.errors import EvenstepError, InputError
 from evenstep.planning import Plan, any_digits, plan_graph
 from evenstep.planning.concerns import report
-from evenstep.rules import RULES
 from evenstep.rules.batch import BATCH, BATCH_RULES
 from evenstep.rules.batch import batch_rule as batch_rule_of
 from evenstep.rules.length import LENGTH, LENGTH_RULES
@@ -42,7 +43,7 @@ def plan(
     data: Annotated[
         str | None, typer.Option(help="Where a target's example inputs come from, as for evenstep search.")
     ] = None,
-    space: Annotated[str, typer.Option(help="mlp, cnn or nasbench201.")] = "mlp",
+    space: SpaceName = "mlp",
     code: Annotated[
         str | None,
         typer.Option(help="Compact code, such as 2_12_112; '-' reads one a line from standard input."),
@@ -57,14 +58,9 @@ def plan(
     classes: Annotated[int, typer.Option(help="Outputs.")] = 10,
     kernel_size: Annotated[int, typer.Option(help="Kernel size (cnn).")] = 3,
     image_size: Annotated[int, typer.Option(help="Side of the square images (cnn, nasbench201).")] = 32,
-    rule: Annotated[str, typer.Option(help=f"One of {', '.join(RULES)}.")] = "weighted",
-    init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
-    optimizer: Annotated[
-        str | None,
-        typer.Option(
-            help="sgd, momentum, adam (or adamw), muon or lion; if not given, the one the base was searched for."
-        ),
-    ] = None,
+    rule: RuleName = "weighted",
+    init: InitName = "conserve",
+    optimizer: BasesOptimizerName = None,
     base: Annotated[
         str | None,
         typer.Option(help="The base's learning rate, or the file of its search: evenstep search --json > FILE."),
@@ -93,6 +89,7 @@ def plan(
         typer.Option("--out", "-o", help="A file for the whole plan, graph and all, which evenstep report shows."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Plan an initialisation and a learning rate for every parameter of a network."""
     if (target is None) == (code is None):
@@ -107,11 +104,13 @@ def plan(
     options |= {"batch_size": base_batch_size, "steps": base_steps}
     move = _move(batch_size, steps, batch_rule, length_rule)
     if target is not None:
-        from evenstep.module import plan as plan_module
+        with working(f"loading {target}", quiet=quiet) as show:
+            from evenstep.module import plan as plan_module
 
-        model, example_inputs = load_target(target, None if data is None else partial(load_examples, data))
-        made = plan_module(model, example_inputs, on_unknown=on_unknown, strict=strict, **options)  # type: ignore[arg-type]
-        made = move(made)
+            model, example_inputs = load_target(target, None if data is None else partial(load_examples, data))
+            show(f"planning {target}")
+            made = plan_module(model, example_inputs, on_unknown=on_unknown, strict=strict, **options)  # type: ignore[arg-type]
+            made = move(made)
         write_plan(made, out)
         print_or_dump(made, made.to_dict(graph=False), as_json=as_json)
         return
@@ -142,7 +141,8 @@ def plan(
             raise InputError(f"--out is '{out}', for one plan; with --code - leave it out, every line prints its own")
         _stream(chosen, options, move, strict=strict)
     else:
-        made = move(plan_graph(chosen.target(code), base_graph=chosen.base(), **options))
+        with working(f"planning {code}", quiet=quiet):
+            made = move(plan_graph(chosen.target(code), base_graph=chosen.base(), **options))
         report(made, strict=strict)
         write_plan(made, out)
         print_or_dump(made, _compact(code, made), as_json=as_json)

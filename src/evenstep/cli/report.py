@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from evenstep.cli.json_text import require_json
+from evenstep.cli.working import working
 from evenstep.errors import InputError
+
+if TYPE_CHECKING:
+    from evenstep.report.page.parts import Part
 
 
 def report(
@@ -28,19 +33,32 @@ def report(
     title: Annotated[str, typer.Option(help="The page's title.")] = "",
     run: Annotated[str, typer.Option(help="Of a store, only the search whose configuration begins so.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Write one self-contained page: graph, parameter table, searches, coordinate check and studies."""
     if not os.path.isdir(output.parent):
         raise InputError(f"there is no folder '{output.parent}' for the page; make it, or give another --output")
     if run_or_plan.count("-") > 1:
         raise InputError("standard input is named twice; give '-' once")
+    with working("reading what to report on", quiet=quiet) as show:
+        parts = _read(run_or_plan, run)
+        show(f"writing {output}")
+        from evenstep.report.page.writing import render, write_page
+
+        write_page(render(parts, title=title), output)
+    if as_json:
+        kinds = [type(part).__name__.removesuffix("Part").lower() for part in parts]
+        print(json.dumps({"report": str(output), "parts": kinds}))
+    else:
+        print(f"report: {output}")
+
+
+def _read(names: Sequence[str], run: str) -> list[Part]:
     # Loaded here: torch takes seconds, and wrong options are said before.
-    from evenstep.report.page.parts import Part
     from evenstep.report.page.reading import part_of_text, read
-    from evenstep.report.page.writing import render, write_page
 
     parts: list[Part] = []
-    for name in run_or_plan:
+    for name in names:
         if name == "-":
             text = sys.stdin.read()
             require_json(text, "standard input")
@@ -51,12 +69,7 @@ def report(
         except InputError:
             _require_json(Path(name))
             raise
-    write_page(render(parts, title=title), output)
-    if as_json:
-        kinds = [type(part).__name__.removesuffix("Part").lower() for part in parts]
-        print(json.dumps({"report": str(output), "parts": kinds}))
-    else:
-        print(f"report: {output}")
+    return parts
 
 
 def _require_json(path: Path) -> None:

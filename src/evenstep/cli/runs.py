@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from evenstep.cli.saying import say
 from evenstep.errors import InputError, StoreError
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 runs = typer.Typer(name="runs", help="List, show and export the trials in a store.", no_args_is_help=True)
 
 StorePath = Annotated[Path, typer.Argument(help="The store's file.")]
-Config = Annotated[str, typer.Argument(help="The beginning of a search's configuration hash.")]
 
 
 @runs.command("list")
@@ -44,11 +44,16 @@ def list_searches(
 @runs.command()
 def show(
     store: StorePath,
-    config: Config,
+    config: Annotated[
+        str | None, typer.Argument(help="The beginning of a search's configuration hash; left out, the latest search.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """Show the finished trials of a search."""
-    for row in _rows(_open(store), config):
+    opened = _open(store)
+    if config is None:
+        config = _latest(opened, store)
+    for row in _rows(opened, config):
         if as_json:
             print(json.dumps(_plain(row)))
         else:
@@ -94,6 +99,20 @@ def _open(path: Path) -> Store:
     from evenstep.search.store import Store  # here: it loads torch, and help and completion do without
 
     return Store(path, read_only=True)
+
+
+def _latest(store: Store, path: Path) -> str:
+    """Return the configuration of the search that began last, and say which it is where there are others."""
+    searches = store.searches()
+    if not searches:
+        raise InputError(f"the store '{path}' holds no search; `evenstep search --store` writes one")
+    config = str(searches[-1]["config"])
+    if len(searches) > 1:
+        say(
+            f"the latest of {len(searches)} searches, {config[:12]}; for another: evenstep runs show {path} CONFIG",
+            to=sys.stderr,
+        )
+    return config
 
 
 def _rows(store: Store, config: str) -> list[StoreRow]:

@@ -10,11 +10,14 @@ from typing import Annotated
 
 import typer
 
+from evenstep.cli.choices import InitName, OptimizerName
 from evenstep.cli.data import load_data
 from evenstep.cli.loss import load_loss
 from evenstep.cli.picture import drawing, require_picture
+from evenstep.cli.saying import say
 from evenstep.cli.target import load_maker
 from evenstep.cli.values import numbers, sizes
+from evenstep.cli.working import searching
 from evenstep.errors import InputError
 
 
@@ -37,9 +40,9 @@ def search(
         str | None, typer.Option(help="Sizes to call the function with, such as depth=1,width=64.")
     ] = None,
     engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam (or adamw), muon or lion.")] = "sgd",
+    optimizer: OptimizerName = "sgd",
     momentum: Annotated[float | None, typer.Option(help="Momentum of the optimizer 'momentum'; left out 0.9.")] = None,
-    init: Annotated[str, typer.Option(help="conserve, degree, he or keep.")] = "conserve",
+    init: InitName = "conserve",
     epochs: Annotated[
         int | None, typer.Option(help="Epochs to train each trial for; left out one, but 300 to 1000 steps.")
     ] = None,
@@ -77,32 +80,32 @@ def search(
     shrunk = None if shrink is None else sizes("shrink", shrink)
     if picture is not None:
         require_picture(picture)
-    from evenstep.search import search_lr  # here: torch takes seconds, and wrong options are said before
-    from evenstep.search.showing import for_command
-
     try:
-        result = search_lr(
-            load_maker(target, returns="a model"),
-            load_data(data),
-            shrink=shrunk,
-            engine=engine,  # type: ignore[arg-type]
-            optimizer=optimizer,  # type: ignore[arg-type]
-            momentum=momentum,
-            init=init,
-            epochs=epochs,
-            steps=steps,
-            batch_size=batch_size,
-            weight_decay=weight_decay,
-            schedule=schedule,  # type: ignore[arg-type]
-            loss=None if loss is None else load_loss(loss),
-            seeds=seeds,
-            start=start,
-            grid=rates,
-            store=store,
-            resume=resume,
-            name=name,
-            progress=for_command(quiet=quiet),
-        )
+        with searching(f"loading {target}", quiet=quiet) as progress:
+            from evenstep.search import search_lr  # here: torch takes seconds, and wrong options are said before
+
+            result = search_lr(
+                load_maker(target, returns="a model"),
+                load_data(data),
+                shrink=shrunk,
+                engine=engine,  # type: ignore[arg-type]
+                optimizer=optimizer,  # type: ignore[arg-type]
+                momentum=momentum,
+                init=init,
+                epochs=epochs,
+                steps=steps,
+                batch_size=batch_size,
+                weight_decay=weight_decay,
+                schedule=schedule,  # type: ignore[arg-type]
+                loss=None if loss is None else load_loss(loss),
+                seeds=seeds,
+                start=start,
+                grid=rates,
+                store=store,
+                resume=resume,
+                name=name,
+                progress=progress,
+            )
     except KeyboardInterrupt as stop:
         print(str(stop) or "stopped before the first trial", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -114,11 +117,13 @@ def search(
     if as_json:
         print(json.dumps(result.to_dict()))
         return
-    print(result)
-    parabola = "no parabola" if result.estimate is None else f"a parabola's minimum {result.estimate:.4g} (estimate)"
-    print(
-        f"it rests on {parabola}, and {result.best:.4g} as the largest rate within the seeds' noise of the smallest "
-        f"loss (best), between {result.bracket[0]:.4g} and {result.bracket[1]:.4g}; {result.steps} steps a trial"
+    say(str(result))
+    parabola = "none" if result.estimate is None else f"{result.estimate:.4g}"
+    say(f"minimum of a parabola through the losses (estimate): {parabola}")
+    say(
+        f"largest rate as good as the smallest loss, within the seeds' noise (best): {result.best:.4g}, between "
+        f"{result.bracket[0]:.4g} and {result.bracket[1]:.4g}"
     )
+    say(f"rate and mean loss after {result.steps} steps:")
     for rate, mean in zip(result.grid, result.mean_losses, strict=True):
         print(f"{rate:12.4g}  {mean:10.4f}" if math.isfinite(mean) else f"{rate:12.4g}    diverged")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from evenstep.planning.words import head_lines, row_words, shared_words, table_head
+from evenstep.planning.table import Reason, TableRow, plan_table
+from evenstep.planning.words import head_lines, shared_words
 
 if TYPE_CHECKING:
     from evenstep.planning.plan import Plan
@@ -15,20 +16,35 @@ LARGEST_TABLE = 200  # rows; a notebook keeps what it shows
 
 
 def plan_html(plan: Plan) -> str:
-    """Return what all parameters share, then a row for each of the first, then what is likely to be wrong."""
-    shown = plan.parameters[:LARGEST_TABLE]
-    rows = (_row("td", row_words(plan, parameter)) for parameter in shown)
-    left_out = len(plan.parameters) - len(shown)
+    """Return what parameters share, then a row for each of the first, then what is likely to be wrong."""
+    table = plan_table(plan)
+    shown = table.rows[:LARGEST_TABLE]
+    titles = ("parameter", "shape", "std", table.rate_title, *(factor.mark for factor in table.factors), "notes")
+    left_out = len(table.rows) - len(shown)
     head, *more = head_lines(plan)
     parts = [
         f"<p><strong>{escape(head)}</strong></p>",
         *(_paragraph(line) for line in more),
         _paragraph(f"All rates: {shared_words(plan)}"),
-        f"<table><thead>{_row('th', table_head(plan))}</thead><tbody>{''.join(rows)}</tbody></table>",
+        *_legend("Factors of single parameters", table.factors),
+        *_legend("Notes", table.notes),
+        f"<table><thead>{_row('th', titles)}</thead><tbody>{''.join(_row('td', _cells(row)) for row in shown)}</tbody>"
+        "</table>",
         *([_paragraph(f"... {left_out} more; print(plan) shows all")] if left_out else []),
         *(_paragraph(f"Warning: {text}") for text in plan.warnings),
     ]
     return f"<div>{''.join(parts)}</div>"
+
+
+def _cells(row: TableRow) -> tuple[str, ...]:
+    return row.name, row.shape, row.std, row.rate, *row.factors, " ".join(row.notes)
+
+
+def _legend(title: str, reasons: Sequence[Reason]) -> list[str]:
+    if not reasons:
+        return []
+    lines = "".join(f"<li>{escape(reason.mark)}: {escape(reason.words)}</li>" for reason in reasons)
+    return [f"{_paragraph(title)}<ul>{lines}</ul>"]
 
 
 def _paragraph(text: str) -> str:

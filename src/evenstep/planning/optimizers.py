@@ -26,6 +26,7 @@ _NAMES: Mapping[str, Optimizer] = {
     **{"sgd": "sgd", "momentum": "momentum", "adam": "adam", "adamw": "adam"},
     **{"muon": "muon", "lion": "lion"},
 }
+OPTIMIZER_NAMES = tuple(_NAMES)
 # Torch's classes, by the step they take; SGD is 'momentum' where it has some.
 _KINDS: Mapping[str, Optimizer] = {
     "SGD": "sgd",

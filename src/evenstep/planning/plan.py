@@ -21,7 +21,8 @@ from evenstep.planning.html import plan_html
 from evenstep.planning.moving import moved_to, warn_if_elsewhere
 from evenstep.planning.optimizers import build_optimizer, choice_from
 from evenstep.planning.plain_values import check_values, is_number, require
-from evenstep.planning.words import format_plan, format_reason
+from evenstep.planning.text import format_plan
+from evenstep.planning.words import format_reason
 from evenstep.rules import Factor, Optimizer
 from evenstep.rules.batch import BATCH, BatchRule
 from evenstep.rules.length import LENGTH, LengthRule
@@ -186,7 +187,7 @@ class Plan:
         return iter(self.parameters)
 
     def __str__(self) -> str:
-        """Return a table: what all parameters share, then what each got; `plan[name].reason` says why in full."""
+        """Return a table of 80 columns: shared reasons, then a line for each parameter; see `reason` of each."""
         return format_plan(self)
 
     def _repr_html_(self) -> str:

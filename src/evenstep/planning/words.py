@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from evenstep.planning.optimizers import OptimizerChoice
@@ -22,11 +22,11 @@ def format_reason(parameter: ParameterPlan) -> str:
     """Say in one line where a parameter's rate and its start come from."""
     notes = "".join(f"{note}; " for note in parameter.notes)
     rate = "not trained" if parameter.frozen else format_factors(parameter.factors)
-    scaled = "" if parameter.frozen else "".join(f"; {words}" for words in _scaled_words(parameter))
+    scaled = "" if parameter.frozen else "".join(f"; {words}" for words in eps_and_decay_words(parameter))
     return f"{notes}lr: {rate}{scaled}; init: {parameter.init_reason}"
 
 
-def _scaled_words(parameter: ParameterPlan) -> list[str]:
+def eps_and_decay_words(parameter: ParameterPlan) -> list[str]:
     """Say by what the rule multiplies epsilon and decay."""
     kinds = (("eps", parameter.eps_factors), ("decay", parameter.decay_factors))
     return [f"{name}: {format_factors(factors)}" for name, factors in kinds if factors]
@@ -47,19 +47,6 @@ def training_words(plan: Plan) -> str:
     return ", ".join(part for part in (f"for {plan.training}" if str(plan.training) else "", found) if part)
 
 
-def own_words(plan: Plan, parameter: ParameterPlan, *, start: bool = False) -> str:
-    """Say what is a parameter's own besides what all share: notes, its own factors, and how it starts.
-
-    Without `start` only starting points other than zero are named.
-    """
-    begins = f"init: {parameter.init_reason}" if start else f"starts at {parameter.mean:g}" if parameter.mean else ""
-    own = () if parameter.frozen else plan.own_factors(parameter)
-    count = len(plan.eps_factors)
-    scaled = () if parameter.frozen else _scaled_words(replace(parameter, eps_factors=parameter.eps_factors[count:]))
-    parts = (*parameter.notes, format_factors(own) if own else "", *scaled, begins)
-    return "; ".join(part for part in parts if part)
-
-
 def head_words(plan: Plan) -> str:
     """Say what a plan was made by and for."""
     base = "factors only" if plan.base is None else f"base learning rate {plan.base:g}"
@@ -70,35 +57,20 @@ def head_words(plan: Plan) -> str:
 def head_lines(plan: Plan) -> list[str]:
     """Return what comes before what all rates share: what a plan is, which training it is for, and its history."""
     training = training_words(plan)
-    return [head_words(plan), *([training.capitalize()] if training else []), *plan.history]
+    return [f"{head_words(plan)}; {path_words(plan)}", *([training.capitalize()] if training else []), *plan.history]
 
 
-def table_head(plan: Plan) -> tuple[str, str, str, str, str]:
-    """Return the titles of a plan's columns."""
-    return "parameter", "shape", "std", "lr_scale" if plan.base is None else "lr", "of its own"
+def path_words(plan: Plan) -> str:
+    """Say how many paths lead from input to output; a number too long to read becomes a power of ten.
 
-
-def row_words(plan: Plan, parameter: ParameterPlan) -> tuple[str, str, str, str, str]:
-    """Return what a parameter got, column by column."""
-    rate = parameter.lr_scale if plan.base is None else plan.base * parameter.lr_scale
-    return (
-        parameter.name,
-        "x".join(map(str, parameter.shape)),
-        "kept" if parameter.kept else f"{parameter.std:.4g}",
-        rate_words(parameter, rate),
-        own_words(plan, parameter),
-    )
+    Numbers of paths grow with the product of what every block offers: they may have thousands of digits.
+    """
+    count = plan.path_count
+    if count < 10**9:
+        return f"{count:,} path{'' if count == 1 else 's'}"
+    return f"about 10^{math.log10(count):.0f} paths"
 
 
 def rate_words(parameter: ParameterPlan, rate: float) -> str:
     """Return a rate of a parameter's, or that it has none."""
     return "frozen" if parameter.frozen else f"{rate:.4g}"
-
-
-def format_plan(plan: Plan) -> str:
-    """Return a table: what all parameters share, then what each got."""
-    rows = [table_head(plan), *(row_words(plan, parameter) for parameter in plan.parameters)]
-    i, j, k, m = (max(len(row[column]) for row in rows) for column in range(4))
-    lines = [f"{a:<{i}}  {b:<{j}}  {c:>{k}}  {d:>{m}}  {e}".rstrip() for a, b, c, d, e in rows]
-    warned = [f"Warning: {text}" for text in plan.warnings]
-    return "\n".join([*head_lines(plan), f"All rates: {shared_words(plan)}", *lines, *warned])

@@ -1,11 +1,12 @@
 """How a search stands, shown while it runs: a bar on terminals and in notebooks, nothing in files and pipes.
 
-A command says there, too, what it is at: a line for each search that it starts.
+A command says there, too, what it is at: a line for each search that it starts, and now and then how it stands.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,23 +58,44 @@ def shown_progress(asked: Show | bool | None) -> Iterator[Show | None]:
                 yield _on(bar)
 
 
-def for_command(*, quiet: bool) -> Show | bool | None:
-    """Return how a command shows its searches: a bar where someone watches, else a line for each; nothing if quiet."""
-    if quiet:
-        return False
-    return None if _is_watched(sys.stderr) else _stages(sys.stderr)
-
-
-def _stages(stream: TextIO) -> Show:
-    """Return what writes a line whenever another search begins."""
-    last: SearchProgress | None = None
+@contextmanager
+def shown_in_turn(*, as_bar: bool) -> Iterator[Show]:
+    """Yield what shows the searches of a command one after another: one bar, or lines where nobody watches."""
+    bar = _rich_bar() if as_bar else None
+    if bar is None:
+        yield _stages(sys.stderr)
+        return
 
     def show(progress: SearchProgress) -> None:
-        nonlocal last
+        bar.start()  # not before: until then the command may show something else
+        _on(bar)(progress)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
+
+
+EVERY = 10.0  # seconds from one line of a search to the next
+
+
+def _stages(stream: TextIO, clock: Callable[[], float] = time.monotonic) -> Show:
+    """Return what writes a line whenever another search begins, and now and then how it stands."""
+    last: SearchProgress | None = None
+    written = 0.0
+
+    def show(progress: SearchProgress) -> None:
+        nonlocal last, written
         same = last is not None and (last.stage, last.steps) == (progress.stage, progress.steps)
+        line = ""
         if last is None or not same or progress.done < last.done:
-            stream.write(f"{progress.stage}: up to {progress.total} trials of {progress.steps} steps\n")
+            line = f"{progress.stage}: up to {progress.total} trials of {progress.steps} steps"
+        elif clock() - written >= EVERY:
+            line = f"{progress.stage} {progress.share:.0%}: {_words(progress)}"
+        if line:
+            stream.write(f"{line}\n")
             stream.flush()
+            written = clock()
         last = progress
 
     return show

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from itertools import groupby, pairwise
 
 from evenstep.report.page.items import Item, Line, Picture
@@ -65,28 +66,46 @@ def _order(items: Sequence[Item], lines: Sequence[Line]) -> list[int]:
     for line in lines:
         following[line.source].append(line.target)
         waiting[line.target] += 1
-    ready = [place for place in range(len(items)) if not waiting[place]]
+    ready = _Ready(items)
+    for place, count in enumerate(waiting):
+        if not count:
+            ready.add(place)
     order: list[int] = []
     last: tuple[str, ...] = ()
-    while ready:
-        chosen = max(ready, key=lambda place: (_shared(items[place].module, last), -place))
-        ready.remove(chosen)
+    while len(order) < len(items):
+        chosen = ready.take(last)
         order.append(chosen)
         last = items[chosen].module
         for target in following[chosen]:
             waiting[target] -= 1
             if not waiting[target]:
-                ready.append(target)
+                ready.add(target)
     return order
 
 
-def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
-    count = 0
-    for left, right in zip(one, other, strict=False):
-        if left != right:
-            break
-        count += 1
-    return count
+class _Ready:
+    """Hold items by every module that they are in, so that those near another are found without looking at all."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.items = items
+        self.heaps: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        self.taken: set[int] = set()
+
+    def add(self, place: int) -> None:
+        module = self.items[place].module
+        for depth in range(len(module) + 1):
+            heappush(self.heaps[module[:depth]], place)
+
+    def take(self, module: tuple[str, ...]) -> int:
+        """Take out the first of the items that share most of a module's path."""
+        for depth in range(len(module), -1, -1):
+            heap = self.heaps[module[:depth]]
+            while heap:
+                place = heappop(heap)
+                if place not in self.taken:
+                    self.taken.add(place)
+                    return place
+        raise ValueError("a graph with a cycle has no order")
 
 
 def _boxed(order: Sequence[int], items: Sequence[Item], prefix: tuple[str, ...]) -> Fold:

@@ -21,11 +21,12 @@ class PlanPart:
 
 @dataclass(frozen=True)
 class SearchPart:
-    """A search, with a line on how it trained where that is known."""
+    """A search, with a line on how it trained where that is known; `has_graph` is false where its base is not known."""
 
     name: str
     search: LRSearch
     note: str = ""
+    has_graph: bool = True
 
 
 @dataclass(frozen=True)

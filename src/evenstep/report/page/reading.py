@@ -6,6 +6,7 @@ import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,7 @@ def _part(values: Mapping[str, Any], name: str) -> Part | None:
     if values.get("format") == FORMAT:
         return _plan(values, name)
     if {"grid", "losses", "best"} <= values.keys():
-        # The page shows no graph of a search: what older versions wrote without one, or with another, it still shows.
-        return SearchPart(name, LRSearch.from_dict({**values, "graph": _stand_in().to_dict()}))
+        return _search(values, name)
     if {"verdict", "trends", "networks"} <= values.keys():
         notes = [f"{key} {values[key]}" for key in ("rule", "init") if key in values]
         return CheckPart(name, Check.from_dict(values), str(values.get("over", "network")), ", ".join(notes))
@@ -88,6 +88,14 @@ def _part(values: Mapping[str, Any], name: str) -> Part | None:
     if isinstance(results, Mapping) and {"families", "left_out"} <= results.keys():
         return _study(values, results, name)
     return None
+
+
+def _search(values: Mapping[str, Any], name: str) -> SearchPart:
+    """Return a search; what older versions wrote without a graph, or with another, is shown all the same."""
+    if "graph" in values:
+        with suppress(EvenstepError, LookupError, TypeError, ValueError):
+            return SearchPart(name, LRSearch.from_dict(values))
+    return SearchPart(name, LRSearch.from_dict({**values, "graph": _stand_in().to_dict()}), has_graph=False)
 
 
 def _plan(values: Mapping[str, Any], name: str) -> PlanPart:
@@ -163,4 +171,4 @@ def _stored(search: Mapping[str, Any], rows: Sequence[StoreRow], name: str) -> S
     if len(whole) < len(by_rate):
         known.append(f"{len(by_rate) - len(whole)} learning rates are not finished and left out")
     note = ", ".join([f"run {search['config'][:12]}", *known])
-    return SearchPart(name, chosen(tuple(whole), tuple(whole.values()), _stand_in()), note)
+    return SearchPart(name, chosen(tuple(whole), tuple(whole.values()), _stand_in()), note, has_graph=False)

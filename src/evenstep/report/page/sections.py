@@ -9,7 +9,8 @@ from typing import Any
 
 from evenstep.graph.fields import name_of
 from evenstep.planning import ParameterPlan, Plan
-from evenstep.planning.words import format_factors, own_words, training_words
+from evenstep.planning.table import PlanTable, Reason, TableRow, plan_table, std_words
+from evenstep.planning.words import format_factors, training_words
 from evenstep.report.page.charts import SHAPES, Chart
 from evenstep.report.page.colours import ColourScale
 from evenstep.report.page.drawing import Drawing, draw
@@ -45,7 +46,7 @@ _STATUS = {
 
 @dataclass(frozen=True)
 class ParameterRow:
-    """One row of the parameter table."""
+    """One row of the parameter table; `whys` and `note_words` say what the lists above do not."""
 
     name: str
     role: str
@@ -53,11 +54,12 @@ class ParameterRow:
     count: int
     std: str
     std_value: float
-    start: str
     factor: str
     factor_value: float
     lr: str
-    reason: str
+    cells: TableRow
+    whys: tuple[str, ...]
+    note_words: str
     colour: str
 
 
@@ -69,6 +71,9 @@ class PlanSection:
     heading: str
     facts: tuple[Fact, ...]
     factors: tuple[tuple[str, str, str], ...]
+    warnings: tuple[str, ...]
+    columns: tuple[Reason, ...]
+    notes: tuple[Reason, ...]
     rows: tuple[ParameterRow, ...]
     has_rates: bool
     scale: ColourScale
@@ -164,12 +169,16 @@ def _plan(part: PlanPart, anchor: str) -> PlanSection:
     scale = ColourScale.over((p.lr_scale for p in plan.parameters), middle=plan.lr_scale)
     drawing = draw(plan, scale, name=f"{anchor}-graph") if part.has_graph else None
     thickness = "share of all paths" if name_of(plan.rule) == "paths" else "share of the second moment"
+    table = plan_table(plan)
     return PlanSection(
         anchor,
         part.name or "Plan",
         _plan_facts(plan, has_graph=part.has_graph),
         tuple((factor.name, number(factor.value), factor.why) for factor in plan.factors),
-        tuple(_row(plan, p, scale) for p in plan.parameters),
+        plan.warnings if part.has_graph else plan.remarks,
+        table.factors,
+        table.notes,
+        tuple(_row(plan, p, table, cells, scale) for p, cells in zip(plan.parameters, table.rows, strict=True)),
         plan.base is not None,
         scale,
         drawing,
@@ -207,20 +216,22 @@ def _base_said(plan: Plan) -> str:
     return "the plan holds factors only" if plan.base is None else "every factor multiplies it"
 
 
-def _row(plan: Plan, p: ParameterPlan, scale: ColourScale) -> ParameterRow:
-    start = "kept" if p.kept else f"mean {p.mean:g}" if p.mean else ""
+def _row(plan: Plan, p: ParameterPlan, table: PlanTable, cells: TableRow, scale: ColourScale) -> ParameterRow:
+    above = table.note_words
+    is_exact = all(words in {above[mark] for mark in cells.notes} for words in cells.note_words)
     return ParameterRow(
         p.name,
         p.role,
         size(p.shape),
         math.prod(p.shape),
-        number(p.std),
+        std_words(p),
         p.std,
-        start,
         "frozen" if p.frozen else number(p.lr_scale),
         p.lr_scale,
         "" if plan.base is None or p.frozen else number(plan.base * p.lr_scale),
-        own_words(plan, p, start=True),
+        cells,
+        tuple("" if why == column.words else why for why, column in zip(cells.whys, table.factors, strict=True)),
+        "" if is_exact else "\n".join(cells.note_words),
         scale.colour(p.lr_scale),
     )
 

@@ -6,7 +6,9 @@ import os
 import platform
 import secrets
 import time
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,9 @@ from evenstep.report.page.drawing import spacing
 from evenstep.report.page.parts import Part
 from evenstep.report.page.sections import PlanSection, Section, section
 from evenstep.report.page.subjects import Subject, parts_of
+from evenstep.report.page.summary import summaries
 
+_SCRIPTS = ("tips.js", "keys.js", "graph.js", "zoom.js", "table.js", "copy.js")
 _ORDER = ("plan", "search", "check", "study")
 
 
@@ -42,17 +46,37 @@ def render(parts: Sequence[Part], *, title: str = "") -> str:
     """Return the page of parts as HTML text."""
     if not isinstance(title, str):
         raise InputError(f"title is {shown(title)}; give a text")
-    sections = sorted((section(part, place) for place, part in enumerate(parts)), key=lambda s: _ORDER.index(s.kind))
-    template = _environment().get_template("page.html")
-    return template.render(
-        title=title or _title(parts),
-        sections=sections,
-        versions=_versions(),
-        written=time.strftime("%Y-%m-%d"),
-        geometry=_geometry(sections),
-        style=_data("page.css"),
-        script=_data("page.js"),
+    pairs = [(section(part, place), part) for place, part in enumerate(parts)]
+    pairs.sort(key=lambda pair: _ORDER.index(pair[0].kind))
+    sections = [shown for shown, _ in pairs]
+    style, script = _data("page.css"), Markup("\n").join(map(_data, _SCRIPTS))
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            title=title or _title(parts),
+            summaries=summaries([(s.anchor, s.title, s.heading, part) for s, part in pairs]),
+            sections=sections,
+            versions=_versions(),
+            written=time.strftime("%Y-%m-%d"),
+            geometry=_geometry(sections),
+            policy=_policy(style, script),
+            style=style,
+            script=script,
+        )
     )
+
+
+def _policy(style: str, script: str) -> str:
+    """Return the page's Content-Security-Policy: this style sheet, this script, and nothing else at all."""
+    return (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
 
 
 def write_page(page: str, path: Path) -> None:
@@ -96,8 +120,8 @@ def _data(name: str) -> Markup:
 
 
 def _geometry(sections: Sequence[Section]) -> dict[str, Any]:
-    """Return what the script needs of the graphs that unfold."""
-    drawings = [s.drawing for s in sections if isinstance(s, PlanSection) and s.drawing and s.drawing.folds]
+    """Return what the script needs of the graphs."""
+    drawings = [s.drawing for s in sections if isinstance(s, PlanSection) and s.drawing]
     found: dict[str, Any] = {}
     for drawing in drawings:
         found |= drawing.geometry()

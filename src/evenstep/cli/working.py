@@ -1,0 +1,103 @@
+"""Say that a command is at work, once that takes over two seconds: a spinner on a terminal, else a line at times."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from evenstep.search.showing import SearchProgress, Show
+
+AFTER = 2.0  # seconds of silence
+EVERY = 10.0  # seconds from one line to the next
+
+
+class Work:
+    """What a command is at: call it with other words as it goes on."""
+
+    def __init__(self, what: str) -> None:
+        self.words = what
+        self.done = Event()
+        self._shown: Thread | None = None
+
+    def __call__(self, words: str) -> None:
+        """Show these words from now on."""
+        self.words = words
+
+    def show(self, after: float, every: float) -> None:
+        """Begin to show the words, in a thread of their own."""
+        show = _spin if is_terminal() else _write_lines
+        self._shown = Thread(target=show, args=(self, after, every), daemon=True)
+        self._shown.start()
+
+    def stop(self) -> None:
+        """Show nothing from now on: the work is done, or shown in another way."""
+        self.done.set()
+        if self._shown is not None:
+            self._shown.join()
+
+
+@contextmanager
+def working(what: str, *, quiet: bool = False, after: float | None = None, every: float = EVERY) -> Iterator[Work]:
+    """Show on standard error what is being done; yields what changes the words."""
+    work = Work(what)
+    if not quiet:
+        work.show(AFTER if after is None else after, every)
+    try:
+        yield work
+    finally:
+        work.stop()
+
+
+@contextmanager
+def searching(what: str, *, quiet: bool) -> Iterator[Show | bool]:
+    """Show what comes before a search, then the search: a bar on a terminal, else a line at times."""
+    if quiet:
+        yield False
+        return
+    from evenstep.search.showing import shown_in_turn
+
+    with working(what) as work, shown_in_turn(as_bar=is_terminal()) as tell:
+
+        def show(progress: SearchProgress) -> None:
+            work.stop()
+            tell(progress)
+
+        yield show
+
+
+def _write_lines(work: Work, after: float, every: float) -> None:
+    begun, wait = time.monotonic(), after
+    while not work.done.wait(wait):
+        print(f"{work.words} ({time.monotonic() - begun:.0f} s)", file=sys.stderr, flush=True)
+        wait = every
+
+
+def _spin(work: Work, after: float, every: float) -> None:
+    if work.done.wait(after):
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True)
+
+    def line() -> Text:
+        text = Text(work.words)  # names may look like rich's markup
+        text.truncate(console.width - 4, overflow="ellipsis")
+        return text
+
+    with console.status(line()) as status:
+        while not work.done.wait(min(every, 0.2)):
+            status.update(line())
+
+
+def is_terminal() -> bool:
+    """Return whether someone watches standard error."""
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
