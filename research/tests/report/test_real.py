@@ -103,7 +103,7 @@ def test_the_page_has_places_for_the_tables() -> None:
 
 @pytest.mark.parametrize(
     ("scale", "folder", "name"),
-    [("full", "real", "docs/real.md"), ("cpu", "real-cpu", "docs/real.md"), ("cpu", "real-cpu", "README.md")],
+    [("full", "real", "docs/real.md"), ("cpu", "real-cpu", "docs/real.md")],
 )
 def test_the_page_is_of_the_record(scale: str, folder: str, name: str) -> None:
     path = ROOT / "results" / folder / "record.json"

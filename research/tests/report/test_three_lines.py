@@ -27,8 +27,22 @@ def test_the_page_has_the_table_of_the_record(monkeypatch: pytest.MonkeyPatch, s
     assert measured.table(record) in (ROOT / "docs" / "real.md").read_text()
 
 
-def test_the_front_page_has_the_table_at_full_size(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("scale", "folder"), [("cpu", "three-lines"), ("full", "full")])
+def test_the_front_page_says_what_the_records_say(monkeypatch: pytest.MonkeyPatch, scale: str, folder: str) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     measured = importlib.import_module("three_lines")
-    record = json.loads((ROOT / "results" / "full" / "record.json").read_text())
-    assert measured.table(record) in (ROOT / "README.md").read_text()
+    record = json.loads((ROOT / "results" / folder / "record.json").read_text())
+    readme, name = (ROOT / "README.md").read_text(), f"{'full' if scale == 'full' else 'three lines'} front"
+    assert f"<!-- {name} -->\n{measured.MARKS[scale][name](record)}\n<!-- end -->" in readme
+
+
+def test_a_front_page_names_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    measured = importlib.import_module("three_lines")
+    rows = [
+        {"network": name, "optimizer": "adam", "steps": 1500, "seeds": 1, "tuned": 1.0, "evenstep": loss}
+        for name, loss in (("a", 0.5), ("b", 1.02), ("c", 1.25), ("d", None))
+    ]
+    words = measured.front_words({"rows": rows, "provenance": {"device": "GPU"}})
+    assert "0.077 nats below the tuned rate on average over 3 rows" in words
+    assert words.endswith("more than 0.03 above it on 1: c by adam (+0.250).")

@@ -188,7 +188,6 @@ def test_the_short_table_leaves_out_what_rules_were_fitted_on() -> None:
     [
         ("docs/transfer.md", "transfer"),
         ("docs/limits.md", "transfer"),
-        ("README.md", "transfer"),
         ("docs/transfer.md", "transfer-digits"),
         ("docs/transfer.md", "transfer-10-epochs"),
     ],

@@ -44,11 +44,11 @@ def noisy_table(seed: int, *, groups: int = 1) -> Table:
 
 
 def write_steplaw(path: Path, *, shapes: tuple[Shape, ...] = SMALL[:2]) -> None:
-    """Write a file like Step Law's: best rates go with one over the width and the root of the batch."""
+    """Write a file like Step Law's: best rates go with one over the width and the fourth root of the batch."""
     lines = [HEAD]
     for shape in shapes:
         for batch in (8, 32):
-            curve = bowl(math.log(1e-2 * 16 / shape.width * (batch / 8) ** 0.5))
+            curve = bowl(math.log(1e-2 * 16 / shape.width * (batch / 8) ** 0.25))
             lines += [
                 f"{shape.width},{shape.ffn_width},{shape.heads},{shape.layers},{math.exp(rate)},{batch},100,{loss}"
                 for rate, loss in zip(curve.log_rates, curve.losses, strict=True)
