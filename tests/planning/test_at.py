@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.errors import InputError, PlanError
+from evenstep.errors import InputError, PlanError, PlanWarning
 from evenstep.graph import Graph, dag_mlp_graph
 from evenstep.planning import Plan, plan_graph
 from evenstep.planning.html import plan_html
@@ -126,6 +126,17 @@ def test_moves_by_different_rules_go_on_from_where_the_plan_is() -> None:
     mixed = plan.at(batch_size=128, batch_rule="sde").at(batch_size=512, batch_rule="root")
     assert over(mixed, plan) == {float(f"{math.sqrt(8):.9g}")}
     assert [factor.value for factor in mixed.beta_factors] == [2.0]  # of the move by sde alone
+
+
+def test_a_steep_rise_of_sgd_is_warned_of_unless_the_rule_is_named() -> None:
+    plan = planned("momentum")
+    with pytest.warns(PlanWarning, match="multiplies the rates of 'momentum' by 4: .*batch_rule='none'"):
+        plan.at(batch_size=1024)
+    plan.at(batch_size=256)
+    plan.at(batch_size=1024, batch_rule="root")
+    plan.at(batch_size=1024, batch_rule="none")
+    plan.at(batch_size=4)
+    planned("adam").at(batch_size=64 * 1024)
 
 
 def test_a_move_keeps_what_was_changed_by_hand_in_between() -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenstep.arguments import require_number, shown
 from evenstep.errors import InputError, PlanWarning, warn
-from evenstep.rules.batch import BatchRule, MovesAdam, batch_rule
+from evenstep.rules.batch import BATCH, BatchRule, MovesAdam, batch_rule
 from evenstep.rules.length import LengthRule, length_rule
-from evenstep.rules.rule import Factor, product
+from evenstep.rules.rule import Factor, product, steps_by_rate
 from evenstep.rules.training import UNKNOWN, Training, moved
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TORCH_BETAS = (0.9, 0.999)  # of torch's Adam, AdamW and NAdam
 _ROUNDING = 1e-9  # of a beta, which is no more than that
+_SAFE_RISE = 2.0  # of SGD's rate with the batch: language models diverge beyond it (results/axes)
 _WORDS = {"batch_size": "batch size", "steps": "number of steps"}
 
 
@@ -48,7 +49,21 @@ def moved_to(plan: Plan, to: Training, *, batch: str | BatchRule, length: str | 
         changed = _with(plan, _move(plan, plan.training, place, *rules), instead_of=_Move())
     changed = replace(changed, training=place)
     _require_in_range(changed)
+    if rules[0] is BATCH:
+        _warn_of_a_steep_rise(changed)
     return changed
+
+
+def _warn_of_a_steep_rise(changed: Plan) -> None:
+    """Warn of SGD's rates that the usual batch rule raises by more than an octave."""
+    rise = product(tuple(factor for factor in changed.factors if factor.name == "batch"))
+    if not steps_by_rate(changed.optimizer_name) and rise > _SAFE_RISE:
+        warn(
+            f"the batch rule '{BATCH.name}' multiplies the rates of '{changed.optimizer_name}' by {rise:.3g}: right where "
+            "the noise of gradients limits the rate, as for most image models, and too much where stability does, as "
+            "for language models; check it with evenstep.refine, or name a rule, such as batch_rule='none'",
+            PlanWarning,
+        )
 
 
 def _move(plan: Plan, start: Training, to: Training, batch: BatchRule, length: LengthRule) -> _Move:
