@@ -59,9 +59,9 @@ def _warn_of_a_steep_rise(changed: Plan) -> None:
     rise = product(tuple(factor for factor in changed.factors if factor.name == "batch"))
     if not steps_by_rate(changed.optimizer_name) and rise > _SAFE_RISE:
         warn(
-            f"the batch rule '{BATCH.name}' multiplies the rates of '{changed.optimizer_name}' by {rise:.3g}: right "
-            "where the noise of gradients limits the rate, as for most image models, and too much where stability does, as "
-            "for language models; check it with evenstep.refine, or name a rule, such as batch_rule='none'",
+            f"the batch rule '{BATCH.name}' multiplies the rates of '{changed.optimizer_name}' by {rise:.3g}. Noise of "
+            "gradients allows that, as in most image models; where stability limits the rate, as in language models, "
+            "it is too much. Check it with evenstep.refine, or name a rule, such as batch_rule='none'",
             PlanWarning,
         )
 
