@@ -130,7 +130,7 @@ def test_moves_by_different_rules_go_on_from_where_the_plan_is() -> None:
 
 def test_a_steep_rise_of_sgd_is_warned_of_unless_the_rule_is_named() -> None:
     plan = planned("momentum")
-    with pytest.warns(PlanWarning, match="multiplies the rates of 'momentum' by 4: .*batch_rule='none'"):
+    with pytest.warns(PlanWarning, match=r"multiplies the rates of 'momentum' by 4\. .*batch_rule='none'"):
         plan.at(batch_size=1024)
     plan.at(batch_size=256)
     plan.at(batch_size=1024, batch_rule="root")
