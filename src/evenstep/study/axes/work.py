@@ -1,0 +1,66 @@
+"""Train single runs: what a worker process holds, and what it does with a run, its plan and its batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from evenstep.graph import Graph
+from evenstep.planning import Plan
+from evenstep.study.axes import plans
+from evenstep.study.axes.scales import Setup, axes_scale_named
+from evenstep.study.processes import end_with_parent
+from evenstep.study.real.runs import Run
+from evenstep.study.real.training import Batches
+from evenstep.study.real.work import Place, timed_training
+
+_FUSED = ("adam", "momentum")
+
+
+@dataclass(frozen=True)
+class Details:
+    """Hold what a run's name says in words alone."""
+
+    setup: Setup
+    plan: Plan
+
+
+_here: dict[str, Any] = {}
+
+
+def settle(place: Place) -> None:
+    """Prepare a process: one thread where several share the machine, data loaded when first needed."""
+    if place.shared:
+        torch.set_num_threads(1)
+        end_with_parent()
+    _here.update(place=place, batches={})
+
+
+def traced(name: str) -> Graph:
+    """Return the graph of a network of the scale."""
+    return plans.traced(_here["place"].scale, name)
+
+
+def trained(run: Run, details: Details) -> tuple[float, float]:
+    """Train a run by its plan; return its loss, infinite if it diverged, and the seconds taken."""
+    network = axes_scale_named(_here["place"].scale).network(run.network)
+
+    def optimizing(model: nn.Module, *, fused: bool) -> Any:
+        del fused  # on a CPU too: small networks spend much of a step there
+        options = {"fused": True} if run.optimizer in _FUSED else {}
+        return details.plan.optimizer(model, lr=run.lr, **options)
+
+    return timed_training(run, network, details.plan, _batches(details.setup), optimizing)
+
+
+def _batches(setup: Setup) -> Batches:
+    """Return a setup's batches; setups that differ in the batch alone share the data."""
+    place: Place = _here["place"]
+    source = axes_scale_named(place.scale).source(setup)
+    key = replace(source, batch=0)  # type: ignore[type-var]
+    if key not in _here["batches"]:
+        _here["batches"][key] = source.load(torch.device(place.device), place.folder)
+    return replace(_here["batches"][key], size=setup.batch)
