@@ -86,14 +86,17 @@ class CellAnswer:
         known = [loss for loss in least if loss is not None]
         return min(known) if known and len(known) == len(least) else None
 
-    def regrets(self, rule: str) -> tuple[float | None, float | None]:
-        """Return a rule's loss above the least under its own shape, and above the least of all; infinite if diverged."""
-        carried = self.carried.get(rule)
-        if carried is None or not carried.cell.losses:
+    def regrets(self, rule: str, guessing: float) -> tuple[float | None, float | None]:
+        """Return a rule's loss above the least under its own shape, and above the least of all.
+
+        A run that diverged counts as `guessing`.
+        """
+        carried = self.carried[rule]
+        if not carried.cell.losses:
             return None, None
-        loss = _mean(carried.cell.losses)
+        loss = _mean(tuple(loss if math.isfinite(loss) else guessing for loss in carried.cell.losses))
         own, every = self.least(carried.shape), self.least_of_all
-        return _above(loss, own), _above(loss, every)
+        return None if own is None else loss - own, None if every is None else loss - every
 
     @property
     def wanted(self) -> Iterator[Run]:
@@ -260,9 +263,3 @@ def _curve(
 
 def _mean(losses: tuple[float, ...]) -> float:
     return sum(losses) / len(losses)
-
-
-def _above(loss: float, least: float | None) -> float | None:
-    if least is None:
-        return None
-    return loss - least if math.isfinite(loss) else math.inf

@@ -192,14 +192,14 @@ SMOKE = AxesScale(
 CPU = AxesScale(
     "cpu",
     _axes(
-        Size(64, 2, 8, 200),
+        Size(32, 2, 8, 200),
         {"batch": (4, 16, 64), "length": (100, 400, 1200), "width": (32, 64, 128), "depth": (2, 4, 8)},
-        narrow=Size(32, 2, 8, 150),
+        narrow=Size(32, 2, 8, 100),
         seeds=2,
     ),
     text_length=32,
     text_limit=4_000_000,
-    images=20_000,
+    images=10_000,
     head=16,
     muon=tuple(
         MuonRow(Setup(f"compact {name}", batch, 200), Setup(f"compact {base} base", batch, 200))

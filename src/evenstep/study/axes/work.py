@@ -50,7 +50,7 @@ def trained(run: Run, details: Details) -> tuple[float, float]:
 
     def optimizing(model: nn.Module, *, fused: bool) -> Any:
         del fused  # on a CPU too: small networks spend much of a step there
-        options = {"fused": True} if run.optimizer in _FUSED else {}
+        options: dict[str, Any] = {"fused": True} if run.optimizer in _FUSED else {}
         return details.plan.optimizer(model, lr=run.lr, **options)
 
     return timed_training(run, network, details.plan, _batches(details.setup), optimizing)
@@ -63,4 +63,5 @@ def _batches(setup: Setup) -> Batches:
     key = replace(source, batch=0)  # type: ignore[type-var]
     if key not in _here["batches"]:
         _here["batches"][key] = source.load(torch.device(place.device), place.folder)
-    return replace(_here["batches"][key], size=setup.batch)
+    batches: Batches = _here["batches"][key]
+    return replace(batches, size=setup.batch)
