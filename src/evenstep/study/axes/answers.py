@@ -9,7 +9,7 @@ from functools import cached_property
 
 from evenstep.rules.batch import BATCH_RULES
 from evenstep.rules.length import LENGTH_RULES
-from evenstep.study.axes.plans import USUAL, USUAL_MUON_RATE, PlanName
+from evenstep.study.axes.plans import USUAL, USUAL_MUON_RATE, PlanName, is_planned
 from evenstep.study.axes.scales import DEFAULT, OWN, AxesScale, Line, MuonRow, Setup
 from evenstep.study.real.answers import Cell, RunCurve
 from evenstep.study.real.curve import Point, octave_curve
@@ -33,7 +33,8 @@ class Question:
     def run(self, setup: Setup, base: Setup, optimizer: str, shape: str, seed: int, lr: float) -> Run:
         """Return a run's name; rules whose plans agree share their runs."""
         setting = self.setting(setup)
-        plan = self.fingerprints[setup.network, base.network, optimizer, shape]
+        name = setup.network, base.network, optimizer, shape
+        plan = self.fingerprints[name] if is_planned(optimizer, shape) else ""
         treatment = shape if shape in (OWN, USUAL) else "planned"
         return Run(setup.network, optimizer, setup.steps, seed, treatment, lr, setting, plan)
 

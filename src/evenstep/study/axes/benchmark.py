@@ -47,7 +47,7 @@ def study(
 
         def details(run: Run) -> work.Details:
             setup = question.setups[run.network, run.setting, run.steps]
-            return work.Details(setup, plans.plans[run.plan])
+            return work.Details(setup, plans.plans[run.plan] if run.plan else None)
 
         measure(lambda losses: answers(question, losses), details, ledger, workers, deadline, notify)
     known = answers(question, ledger.losses)

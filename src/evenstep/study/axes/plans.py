@@ -43,12 +43,18 @@ class Plans:
         return cls(prints, {prints[name]: plan for name, plan in made.items()})
 
 
+def is_planned(optimizer: str, shape: str) -> bool:
+    """Return whether a run has a plan: Muon has to be told its matrices, one rate from torch's own start needs none."""
+    return shape != OWN or optimizer == "muon"
+
+
 def _of_lines(lines: Sequence[Line]) -> list[PlanName]:
     return [
         (line.setup(value).network, line.setup(line.axis.values[0]).network, line.optimizer, shape)
         for line in lines
         for value in line.axis.values
         for shape in line.axis.shapes
+        if is_planned(line.optimizer, shape)
     ]
 
 
@@ -62,7 +68,6 @@ def _of_muon(scale: AxesScale) -> list[PlanName]:
             (network, base, "muon", DEFAULT),
             (network, network, "muon", OWN),
             (network, network, "muon", USUAL),
-            (network, network, "adam", OWN),
         )
     ]
 

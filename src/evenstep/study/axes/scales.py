@@ -178,7 +178,7 @@ SMOKE = AxesScale(
     _axes(
         Size(16, 1, 4, 12),
         {"batch": (2, 8), "length": (8, 16), "width": (16, 32), "depth": (1, 2)},
-        kinds=("gpt2", "llama"),
+        kinds=("llama",),
         seeds=1,
     ),
     text_length=16,

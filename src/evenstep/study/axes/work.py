@@ -15,7 +15,7 @@ from evenstep.study.axes.scales import Setup, axes_scale_named
 from evenstep.study.processes import end_with_parent
 from evenstep.study.real.runs import Run
 from evenstep.study.real.training import Batches
-from evenstep.study.real.work import Place, timed_training
+from evenstep.study.real.work import Place, optimizer_of, timed_training
 
 _FUSED = ("adam", "momentum")
 
@@ -25,7 +25,7 @@ class Details:
     """Hold what a run's name says in words alone."""
 
     setup: Setup
-    plan: Plan
+    plan: Plan | None
 
 
 _here: dict[str, Any] = {}
@@ -45,15 +45,17 @@ def traced(name: str) -> Graph:
 
 
 def trained(run: Run, details: Details) -> tuple[float, float]:
-    """Train a run by its plan; return its loss, infinite if it diverged, and the seconds taken."""
-    network = axes_scale_named(_here["place"].scale).network(run.network)
+    """Train a run, by its plan where it has one; return its loss, infinite if it diverged, and the seconds taken."""
+    network, plan = axes_scale_named(_here["place"].scale).network(run.network), details.plan
 
     def optimizing(model: nn.Module, *, fused: bool) -> Any:
-        del fused  # on a CPU too: small networks spend much of a step there
+        if plan is None:
+            return optimizer_of(model, run, None, fused=fused)
+        # On a CPU too: small networks spend much of a step there.
         options: dict[str, Any] = {"fused": True} if run.optimizer in _FUSED else {}
-        return details.plan.optimizer(model, lr=run.lr, **options)
+        return plan.optimizer(model, lr=run.lr, **options)
 
-    return timed_training(run, network, details.plan, _batches(details.setup), optimizing)
+    return timed_training(run, network, plan, _batches(details.setup), optimizing)
 
 
 def _batches(setup: Setup) -> Batches:
