@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from evenstep.study.axes.benchmark import AxesResult
 from evenstep.study.axes.plans import PlanName, Plans, is_planned, traced
 from evenstep.study.axes.powers import Power, fitted, powers, summaries
 from evenstep.study.axes.results import results_of
-from evenstep.study.axes.scales import AXES_SCALES, OWN, Axis, Line, Size
+from evenstep.study.axes.scales import AXES_SCALES, OWN, Axis, AxisName, Line, Size
 from evenstep.study.real.runs import RealLedger, Run
 
 CPU = AXES_SCALES["cpu"]
@@ -180,9 +180,11 @@ def test_the_interval_over_networks_is_students() -> None:
     assert fitted([2, 4, 8, 16], [1, 4, 4, 16])[0] == pytest.approx(1.2)  # by hand: logs 0, 2, 2, 4 over 1 to 4
 
 
-def smoke_plans(*names: str) -> tuple[Plans, Mapping[str, Line]]:
+def smoke_plans(*names: str) -> tuple[Plans, dict[AxisName, Line]]:
     smoke = AXES_SCALES["smoke"]
-    lines = {line.axis.name: line for line in smoke.lines() if line.axis.name in names and line.optimizer == "adam"}
+    lines: dict[AxisName, Line] = {
+        line.axis.name: line for line in smoke.lines() if line.axis.name in names and line.optimizer == "adam"
+    }
     return Plans.of(smoke, list(lines.values()), lambda wanted: [traced("smoke", n) for n in wanted], muon=False), lines
 
 
@@ -191,8 +193,8 @@ def test_rules_whose_plans_agree_share_their_runs_and_others_do_not() -> None:
     # Without a change of width muP is one rate, and u-muP depth-muP; without one of depth CompleteP's alpha is nothing.
     shared = {"depth": [{"constant", "mup"}, {"depth-mup", "u-mup"}], "width": [{"constant", "am-mup"}]}
     shared["width"].append({"completep", "depth-mup"})
-    for axis, expected in shared.items():
-        line = lines[axis]
+    for axis, line in lines.items():
+        expected = shared[axis]
         base, network = (line.setup(value).network for value in line.axis.values)
         groups: dict[str, set[str]] = {}
         for shape in line.axis.shapes:

@@ -64,7 +64,8 @@ def test_muon_at_its_usual_rate_steps_as_torchs_own_with_adamw_for_the_rest() ->
     theirs = copy.deepcopy(model)
     own = es.plan(model, torch.zeros(2, 6), rule="constant", init="keep", optimizer="muon", base=1.0)
     optimizer = usual_muon(own).optimizer(model, lr=1.0)
-    hidden = [theirs[2].weight, theirs[4].weight]  # a tall matrix and a wide one
+    named = dict(theirs.named_parameters())
+    hidden = [named["2.weight"], named["4.weight"]]  # a tall matrix and a wide one
     rest = [p for p in theirs.parameters() if all(p is not matrix for matrix in hidden)]
     others = [
         torch.optim.Muon(hidden, lr=0.02, weight_decay=0.0, adjust_lr_fn="original"),
@@ -75,7 +76,7 @@ def test_muon_at_its_usual_rate_steps_as_torchs_own_with_adamw_for_the_rest() ->
         for network, steps in ((model, [optimizer]), (theirs, others)):
             for step in steps:
                 step.zero_grad()
-            functional.cross_entropy(network(inputs), targets).backward()
+            functional.cross_entropy(network(inputs), targets).backward()  # type: ignore[no-untyped-call]
             for step in steps:
                 step.step()
     for mine, other in zip(model.parameters(), theirs.parameters(), strict=True):
