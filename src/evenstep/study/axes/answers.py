@@ -11,7 +11,7 @@ from evenstep.rules.batch import BATCH_RULES
 from evenstep.rules.length import LENGTH_RULES
 from evenstep.study.axes.plans import USUAL, USUAL_MUON_RATE, PlanName, is_planned
 from evenstep.study.axes.scales import DEFAULT, OWN, AxesScale, Line, MuonRow, Setup
-from evenstep.study.real.answers import Cell, RunCurve
+from evenstep.study.real.answers import DEFAULT_RATES, Cell, RunCurve
 from evenstep.study.real.curve import Point, octave_curve
 from evenstep.study.real.runs import Run
 
@@ -217,7 +217,8 @@ def _carried(line: Line, value: int, rates: Mapping[str, float]) -> dict[str, tu
 def _muon(question: Question, row: MuonRow, known: Mapping[Run, float]) -> MuonAnswer:
     seeds, setup = question.scale.muon_seeds, row.setup
     base = _curve(question, row.base, row.base, "muon", DEFAULT, STARTS["muon"], known, seeds=seeds, centre=False)
-    tuned = _curve(question, setup, setup, "adam", OWN, STARTS["adam"], known, seeds=seeds, centre=False)
+    start = DEFAULT_RATES["adam"]  # as in the study of real networks, so that runs of one serve the other
+    tuned = _curve(question, setup, setup, "adam", OWN, start, known, seeds=seeds, centre=False)
     cells = {
         "usual": _cell(question, setup, setup, "muon", USUAL, 1.0, known, seeds=seeds),
         "one rate": _cell(question, setup, setup, "muon", OWN, USUAL_MUON_RATE, known, seeds=seeds),
