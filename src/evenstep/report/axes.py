@@ -55,10 +55,10 @@ def write_table(results: Mapping[str, Any], path: Path) -> None:
 def targets(record: Mapping[str, Any]) -> str:
     """Return what was asked of our rules, and whether it is so."""
     rows = [
-        [line["what"], _number(line["limit"]), _number(line["measured"]), verdict(line["reached"])]
+        [line["what"], _number(line["limit"]), _number(line["measured"]), verdict(line["reached"]), line["note"]]
         for line in record["results"]["targets"]
     ]
-    return f"{_certificate(record)}\n\n{markdown_table(['what', 'at most', 'measured', ''], rows)}"
+    return f"{_certificate(record)}\n\n{markdown_table(['what', 'at most', 'measured', '', ''], rows)}"
 
 
 def verdict(reached: bool | None) -> str:

@@ -21,12 +21,18 @@ def targets(regrets: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> tuple[
 
 
 def _of_axis(regrets: Sequence[Mapping[str, Any]], axis: str) -> Iterator[Target]:
-    means = {
-        line["rule"]: line["mean_above_own_best"]
+    """Yield what is asked of an axis, over the cells that are measured; rules are compared on as many cells only."""
+    known = {
+        line["rule"]: line
         for line in regrets
-        if line["axis"] == axis and line["optimizer"] == "all" and line["n"] == line["cells"]
+        if line["axis"] == axis and line["optimizer"] == "all" and line["mean_above_own_best"] is not None
     }
-    ours, what = OURS[axis], f"{axis}: mean regret of `{OURS[axis]}`"
-    yield Target(what, LIMIT, means.get(ours))
+    ours, what = known.get(OURS[axis]), f"{axis}: mean regret of `{OURS[axis]}`"
+    measured = None if ours is None else ours["mean_above_own_best"]
+    note = "" if ours is None or ours["n"] == ours["cells"] else f"{ours['n']} of {ours['cells']} cells"
+    yield Target(what, LIMIT, measured, note)
     for rival in RIVALS if axis in ("width", "depth") else ():
-        yield Target(f"{what}, at most that of `{rival}`", means.get(rival), means.get(ours))
+        other = known.get(rival)
+        alike = ours is not None and other is not None and other["n"] == ours["n"]
+        limit = other["mean_above_own_best"] if alike and other is not None else None
+        yield Target(f"{what}, at most that of `{rival}`", limit, measured, note)
