@@ -50,13 +50,14 @@ def valley(run: Run, best: float) -> float:
 
 
 def measured(asked: Question, loss: Callable[[Run], float], ledger: RealLedger, most: int | None = None) -> AxesAnswers:
-    """Run what is wanted in any order until nothing is, or so many."""
-    draw, count = random.Random(0), 0
-    while (known := answers(asked, ledger.losses)).wanted and count != most:
-        run = draw.choice(known.wanted)
-        assert run not in ledger.losses
-        ledger.note(run, loss(run), 0.1)
-        count += 1
+    """Run what is wanted, each round in any order, until nothing is, or so many."""
+    draw, left = random.Random(0), math.inf if most is None else most
+    while (known := answers(asked, ledger.losses)).wanted and left:
+        wanted = draw.sample(known.wanted, int(min(left, len(known.wanted))))
+        for run in wanted:
+            assert run not in ledger.losses
+            ledger.note(run, loss(run), 0.1)
+        left -= len(wanted)
     return known
 
 
