@@ -83,8 +83,8 @@ def powers(record: Mapping[str, Any]) -> str:
 def regrets(record: Mapping[str, Any]) -> str:
     """Return what every rule loses on every axis, for each optimiser and for all."""
     parts = []
-    lines = record["results"]["regrets"]
-    for axis in dict.fromkeys(line["axis"] for line in lines):
+    scores = record["results"]["regrets"]
+    for axis in dict.fromkeys(line["axis"] for line in scores):
         head = [
             "rule",
             "optimiser",
@@ -102,14 +102,15 @@ def regrets(record: Mapping[str, Any]) -> str:
                 for how in ("mean", "worst")
             ]
             + [_number(line["mean_octaves"], 2)]
-            for line in lines
+            for line in scores
             if line["axis"] == axis and line["n"]
         ]
         if rows:
             parts.append(f"### {axis.capitalize()}\n\n{markdown_table([*head, 'mean octaves'], rows)}")
     missing = record["results"]["missing"]
     if missing:
-        parts.append(f"{len(missing)} cells are not whole: " + "; ".join(missing) + ".")
+        lines = dict.fromkeys(words.partition(":")[0].rpartition(", ")[0] for words in missing)
+        parts.append(f"{len(missing)} cells are not whole, of these lines: {'; '.join(lines)}.")
     return "\n\n".join(parts) or "*Not measured yet.*"
 
 

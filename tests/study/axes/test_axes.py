@@ -154,6 +154,20 @@ def test_a_study_that_stopped_goes_on_to_the_same_results(tmp_path: Path, cut: i
     assert not results(asked, whole)["missing"]
 
 
+def test_nothing_is_the_best_of_all_before_all_shapes_are_known() -> None:
+    asked, ledger = question(axes=("batch",)), RealLedger(None)
+    while wanted := [run for run in answers(asked, ledger.losses).wanted if run.treatment != OWN]:
+        for run in wanted:
+            ledger.note(run, valley(run, BEST), 0.1)
+    values = results(asked, ledger)
+    for line in values["lines"]:
+        for rule in (rule for cell in line["cells"] for rule in cell["rules"].values()):
+            assert rule["above_own_best"] is not None
+            assert rule["above_best_of_all"] is None
+    assert len(values["missing"]) == 3 * 3
+    assert all(words.endswith(": own") for words in values["missing"])
+
+
 def test_muons_table_holds_what_was_trained() -> None:
     asked, ledger = question(axes=(), muon=True), RealLedger(None)
     measured(asked, lambda run: valley(run, BEST) + (run.treatment == "usual") + 0.1 * run.seed, ledger)

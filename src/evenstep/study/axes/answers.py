@@ -66,11 +66,15 @@ class Carried:
 
 @dataclass(frozen=True)
 class CellAnswer:
-    """Hold one value of an axis: the curve of every shape, and what rules carry there (nothing to the smallest)."""
+    """Hold one value of an axis: the curve of every shape, and what rules carry there (nothing to the smallest).
+
+    `waiting` names the shapes that have no curve yet, because the smallest cell's is not known.
+    """
 
     value: int
     curves: Mapping[str, RunCurve]
     carried: Mapping[str, Carried]
+    waiting: tuple[str, ...] = ()
 
     def least(self, shape: str) -> float | None:
         """Return the smallest mean loss measured under a shape; None while its curve is not known."""
@@ -85,7 +89,7 @@ class CellAnswer:
         """The smallest mean loss under any shape; None while one of them is not known."""
         least = [self.least(shape) for shape in self.curves]
         known = [loss for loss in least if loss is not None]
-        return min(known) if known and len(known) == len(least) else None
+        return min(known) if known and len(known) == len(least) and not self.waiting else None
 
     def regrets(self, rule: str, guessing: float) -> tuple[float | None, float | None]:
         """Return a rule's loss above the least under its own shape, and above the least of all.
@@ -186,6 +190,7 @@ def _line(question: Question, line: Line, known: Mapping[Run, float]) -> LineAns
         for shape in line.axis.shapes
     }
     rates = {shape: curve.rate for shape, curve in curves.items() if curve.rate is not None}
+    waiting = tuple(shape for shape, curve in curves.items() if curve.wanted)
     cells = [CellAnswer(first, curves, {})]
     for value in others:
         setup = line.setup(value)
@@ -197,7 +202,7 @@ def _line(question: Question, line: Line, known: Mapping[Run, float]) -> LineAns
             name: Carried(shape, lr, _cell(question, setup, base, line.optimizer, shape, lr, known, seeds=seeds))
             for name, (shape, lr) in _carried(line, value, rates).items()
         }
-        cells.append(CellAnswer(value, at, carried))
+        cells.append(CellAnswer(value, at, carried, waiting))
     return LineAnswer(line, tuple(cells))
 
 

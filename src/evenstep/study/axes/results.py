@@ -171,13 +171,19 @@ def _missing(known: AxesAnswers) -> Iterator[str]:
     for answer in known.lines:
         for cell in answer.cells:
             what = f"{answer.line.words}, {cell.value}"
-            lost = [shape for shape in answer.line.axis.shapes if shape not in cell.curves]
             wanted = [shape for shape, curve in cell.curves.items() if curve.wanted]
-            flat = [s for s, curve in cell.curves.items() if not curve.wanted and curve.rate is None]
-            if lost or wanted:
-                yield f"{what}: {', '.join((*wanted, *lost))}"
+            wanted += [name for name, carried in cell.carried.items() if carried.cell.wanted and name not in wanted]
+            shapes = answer.line.axis.shapes
+            flat = [s for s in shapes if s not in (*wanted, *cell.waiting) and _without_rate(cell, s)]
+            if lost := (*wanted, *cell.waiting):
+                yield f"{what}: {', '.join(dict.fromkeys(lost))}"
             if flat:
                 yield f"{what}: {', '.join(flat)} (all diverged)"
     for row in known.muon:
         if any(True for _ in row.wanted):
             yield f"Muon, {row.row.setup.network}"
+
+
+def _without_rate(cell: CellAnswer, shape: str) -> bool:
+    """Return whether all rates of a shape diverged, here or on the smallest cell."""
+    return shape not in cell.curves or cell.curves[shape].rate is None
