@@ -205,7 +205,7 @@ def _draw_line(panel: Axes, line: Mapping[str, Any]) -> None:
             points = [
                 (lr, sum(losses) / len(losses))
                 for lr, losses in cell["curves"].get(shape, [])
-                if losses and None not in losses
+                if len(losses) == line["seeds"] and None not in losses
             ]
             if points:
                 label = str(cell["value"]) if shape == "weighted" else None

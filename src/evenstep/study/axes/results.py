@@ -64,6 +64,7 @@ def _line(question: Question, answer: LineAnswer) -> dict[str, Any]:
         "axis": line.axis.name,
         "kind": line.kind,
         "optimizer": line.optimizer,
+        "seeds": line.axis.seeds,
         "guessing": _guessing(network),
         "cells": [_cell(cell, line.setup(cell.value).network, _guessing(network)) for cell in answer.cells],
     }
