@@ -156,11 +156,11 @@ def _axes(
     *,
     narrow: Size | None = None,
     kinds: tuple[str, ...] = tuple(KINDS),
+    trained: tuple[AxesOptimizer, ...] = get_args(AxesOptimizer),
     seeds: int,
 ) -> tuple[Axis, ...]:
-    """Return the axes of a scale; `narrow` is where width and depth cross."""
+    """Return the axes of a scale; `narrow` is where width and depth cross, `trained` how batch and length train."""
     languages = tuple(kind for kind in kinds if KINDS[kind] == "text")
-    trained: tuple[AxesOptimizer, ...] = ("adam", "momentum", "muon")
     return tuple(
         Axis(name, values[name], narrow or middle, languages, ("adam", "muon"), SHAPES)
         if name in _SIZES
@@ -195,6 +195,7 @@ CPU = AxesScale(
         Size(32, 2, 8, 200),
         {"batch": (4, 16, 64), "length": (100, 400, 1200), "width": (32, 64, 128), "depth": (2, 4, 8)},
         narrow=Size(32, 2, 8, 100),
+        trained=("adam", "momentum"),
         seeds=2,
     ),
     text_length=32,
