@@ -168,10 +168,10 @@ def _loss(losses: Mapping[str, Any] | None, at: float | None) -> str:
 
 def _certificate(record: Mapping[str, Any]) -> str:
     config = record["config"]
-    where = (
-        f"{one['device']}, torch {one['torch']}, commit {one['commit'] or 'unknown'}"
-        for one in record["results"]["measured_on"]
-    )
+    commits: dict[str, list[str]] = {}
+    for origin in record["results"]["measured_on"]:
+        commits.setdefault(f"{origin['device']}, torch {origin['torch']}", []).append(origin["commit"] or "unknown")
+    where = (f"{device}, commits {', '.join(names)}" for device, names in commits.items())
     seeds = ", ".join(f"{axis['name']} {axis['seeds']}" for axis in config["axes"])
     return (
         f"Scale `{config['scale']}`; {config['precision']}; seeds: {seeds}, Muon's table {config['muon_seeds']}. "
