@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from evenstep.errors import SearchError
 from evenstep_research.study.progress import Notify, StudyProgress
@@ -27,6 +28,18 @@ class RealResources:
     folder: str | None = None
     ledger: Path | None = None
     minutes: float | None = None
+
+
+class Known(Protocol):
+    """What is known so far: the runs it is made of, and those that can be asked for now."""
+
+    @property
+    def wanted(self) -> Sequence[Run]:
+        """The runs that are not known, the most wanted first."""
+
+    @property
+    def used(self) -> Sequence[Run]:
+        """The runs that are."""
 
 
 @dataclass(frozen=True)
@@ -54,26 +67,36 @@ def study(
     with RunWorkers(place, resources.workers, apart=deadline is not None) as workers:
         plans = Plans.of(scale, rows, workers.graphs)
         question = Question(scale, tuple(rows), seeds, plans.fingerprints, place.precision)
-        _measure(question, plans, ledger, workers, deadline, notify)
+        measure(
+            lambda losses: answers(question, losses),
+            lambda run: plans.plans[_plan_name(run)] if run.treatment in PLANNED else None,
+            ledger,
+            workers,
+            deadline,
+            notify,
+        )
     known = answers(question, ledger.losses)
     return RealResult(question, known, tuple(ledger.origins(known.used)))
 
 
-def _measure(
-    question: Question,
-    plans: Plans,
+def measure(
+    ask: Callable[[Mapping[Run, float]], Known],
+    details: Callable[[Run], Any],
     ledger: RealLedger,
     workers: RunWorkers,
     deadline: float | None,
     notify: Notify,
 ) -> None:
-    """Run what is wanted; runs under way when the deadline comes are left to be ended."""
+    """Run what is wanted until nothing is; runs under way when the deadline comes are left to be ended.
+
+    `ask` answers with what losses say so far, `details` with what a worker needs besides the run's name.
+    """
     side_by_side = workers.workers
     while deadline is None or time.monotonic() < deadline:
-        known = answers(question, ledger.losses)
+        known = ask(ledger.losses)
         waiting = [run for run in known.wanted if run not in workers.under_way.values()]
         for run in waiting[: side_by_side - len(workers.under_way)]:
-            workers.hand_out(run, plans.plans[_plan_name(run)] if run.treatment in PLANNED else None)
+            workers.hand_out(run, details(run))
         if not workers.under_way:
             return
         for done in workers.finished(deadline=deadline):

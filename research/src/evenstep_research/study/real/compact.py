@@ -17,7 +17,7 @@ _WIDTH, _HEAD, _PATCH = 64, 16, 8
 def compact_set() -> tuple[RealNetwork, ...]:
     """Return a network of every kind, six to ten blocks deep."""
     return (
-        _of_images("compact vit 6 x 64", "vit", partial(_vit, 6)),
+        _of_images("compact vit 6 x 64", "vit", partial(vit, 6)),
         _of_images("compact resnet 3-3-3", "resnet", partial(_resnet, 3)),
         _of_images("compact convnext 3-4-3", "convnext", partial(_convnext, (3, 4, 3))),
         _of_text("compact gpt2 6 x 64", "gpt2", partial(gpt2, 6)),
@@ -30,7 +30,7 @@ def million_set() -> tuple[RealNetwork, ...]:
     return (
         _of_text("gpt2 6 x 128", "gpt2", partial(gpt2, 6), width=2 * _WIDTH),
         _of_text("llama 6 x 128", "llama", partial(llama, 6), width=2 * _WIDTH),
-        _of_images("vit 6 x 128", "vit", partial(_vit, 6, width=2 * _WIDTH)),
+        _of_images("vit 6 x 128", "vit", partial(vit, 6, width=2 * _WIDTH)),
         _of_images("resnet 3-3-3, wide", "resnet", partial(_resnet, 3, widths=(32, 64, 128))),
         _of_images("convnext 3-4-3, wide", "convnext", partial(_convnext, (3, 4, 3), widths=(48, 96, 192))),
     )
@@ -39,7 +39,7 @@ def million_set() -> tuple[RealNetwork, ...]:
 def compact_bases() -> Mapping[str, RealNetwork]:
     """Return the base of every kind: one block, or one of every stage where a kind has stages."""
     made = (
-        _of_images("compact vit base", "vit", partial(_vit, 1)),
+        _of_images("compact vit base", "vit", partial(vit, 1)),
         _of_images("compact resnet base", "resnet", partial(_resnet, 1)),
         _of_images("compact convnext base", "convnext", partial(_convnext, (1, 1, 1))),
         _of_text("compact gpt2 base", "gpt2", partial(gpt2, 1)),
@@ -57,7 +57,8 @@ def _of_text(name: str, kind: str, make: Any, *, width: int = _WIDTH) -> RealNet
     return RealNetwork(name, kind, "text", made, "transformers", length=LENGTH)
 
 
-def _vit(depth: int, *, width: int = _WIDTH) -> nn.Module:
+def vit(depth: int, width: int = _WIDTH) -> nn.Module:
+    """Return a classifier of small images, as transformers makes it."""
     transformers = package("transformers")
     config = transformers.ViTConfig(
         hidden_size=width,

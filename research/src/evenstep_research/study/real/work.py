@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from evenstep.module.apply import initialize_
 from evenstep.planning import Plan
 from evenstep_research.study.processes import end_with_parent
 from evenstep_research.study.real import plans
-from evenstep_research.study.real.networks import Data
+from evenstep_research.study.real.networks import Data, RealNetwork
 from evenstep_research.study.real.runs import Run
 from evenstep_research.study.real.scales import real_scale_named
 from evenstep_research.study.real.training import Batches, train
@@ -58,6 +60,14 @@ def trained(run: Run, plan: Plan | None) -> tuple[float, float]:
     device = torch.device(place.device)
     network = real_scale_named(place.scale).network(run.network)
     batches = _batches(network.data, device)
+    return timed_training(run, network, plan, batches, partial(optimizer_of, run=run, plan=plan))
+
+
+def timed_training(
+    run: Run, network: RealNetwork, plan: Plan | None, batches: Batches, optimizing: Callable[..., Any]
+) -> tuple[float, float]:
+    """Make a network, start it by its plan, and train it; `optimizing` takes the model and whether steps are fused."""
+    device = batches.inputs.device
     begun = time.perf_counter()
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -67,7 +77,7 @@ def trained(run: Run, plan: Plan | None) -> tuple[float, float]:
             if plan is not None:
                 torch.manual_seed(run.seed)
                 initialize_(model, plan)
-            optimizer = optimizer_of(model, run, plan, fused=device.type == "cuda")
+            optimizer = optimizing(model, fused=device.type == "cuda")
             loss = train(model, optimizer, batches, steps=run.steps, seed=run.seed)
         return loss, time.perf_counter() - begun
     finally:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 
 from evenstep.errors import EvenstepError, SearchError
 from evenstep.graph import Graph
-from evenstep.planning import Plan
 from evenstep_research.study.processes import interrupts_held
 from evenstep_research.study.real import work
 from evenstep_research.study.real.runs import Run
@@ -29,10 +29,24 @@ class Done:
     seconds: float = 0.0
 
 
+class Work(Protocol):
+    """What processes do: a module whose functions they find by their names."""
+
+    def settle(self, place: Place) -> None:
+        """Prepare a process."""
+
+    def traced(self, name: str) -> Graph:
+        """Return the graph of a network."""
+
+    def trained(self, run: Run, details: Any) -> tuple[float, float]:
+        """Train a run by what its name does not hold, such as its plan; return its loss and the seconds taken."""
+
+
 class RunWorkers:
     """Train runs in processes that can be ended at any time; one worker without a deadline trains in this process."""
 
-    def __init__(self, place: Place, workers: int, *, apart: bool) -> None:
+    def __init__(self, place: Place, workers: int, *, apart: bool, work: Work = work) -> None:
+        self.work = work
         self.workers, self.place = workers, replace(place, shared=workers > 1)
         self.pool: ProcessPoolExecutor | None = None
         self.apart = apart or workers > 1
@@ -43,10 +57,10 @@ class RunWorkers:
         if self.apart:
             context = multiprocessing.get_context("spawn")
             self.pool = ProcessPoolExecutor(
-                self.workers, mp_context=context, initializer=work.settle, initargs=(self.place,)
+                self.workers, mp_context=context, initializer=self.work.settle, initargs=(self.place,)
             )
         else:
-            work.settle(self.place)
+            self.work.settle(self.place)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -59,25 +73,25 @@ class RunWorkers:
     def graphs(self, names: Sequence[str]) -> list[Graph]:
         """Return the graphs of networks, traced by all workers."""
         if self.pool is None:
-            return [work.traced(name) for name in names]
+            return [self.work.traced(name) for name in names]
         try:
             with interrupts_held():
-                futures = [self.pool.submit(work.traced, name) for name in names]
+                futures = [self.pool.submit(self.work.traced, name) for name in names]
             return [future.result() for future in futures]
         except BrokenProcessPool:
             raise _died() from None
 
-    def hand_out(self, run: Run, plan: Plan | None) -> None:
+    def hand_out(self, run: Run, details: Any) -> None:
         """Begin a run; without processes it is trained when it is waited for."""
         future: Future[tuple[float, float]] = Future()
         if self.pool is not None:
             try:
                 with interrupts_held():
-                    future = self.pool.submit(work.trained, run, plan)
+                    future = self.pool.submit(self.work.trained, run, details)
             except BrokenProcessPool:
                 raise _died() from None
         else:
-            future.set_result(_here(run, plan))
+            future.set_result(self._here(run, details))
         self.under_way[future] = run
 
     def finished(self, *, deadline: float | None) -> list[Done]:
@@ -86,13 +100,12 @@ class RunWorkers:
         done, _ = wait(self.under_way, timeout=left, return_when=FIRST_COMPLETED)
         return [_result(self.under_way.pop(future), future) for future in done]
 
-
-def _here(run: Run, plan: Plan | None) -> tuple[float, float]:
-    """Train in this process, with errors that name the run."""
-    try:
-        return work.trained(run, plan)
-    except Exception as error:
-        raise _named(run, error) from error
+    def _here(self, run: Run, details: Any) -> tuple[float, float]:
+        """Train in this process, with errors that name the run."""
+        try:
+            return self.work.trained(run, details)
+        except Exception as error:
+            raise _named(run, error) from error
 
 
 def _result(run: Run, future: Future[tuple[float, float]]) -> Done:

@@ -1,0 +1,38 @@
+"""What we ask of our own rules on the axes, and whether it is so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from evenstep.rules.batch import BATCH
+from evenstep.rules.length import LENGTH
+from evenstep_research.study.axes.scales import DEFAULT
+from evenstep_research.study.external.targets import Target
+
+LIMIT = 0.02
+OURS: Mapping[str, str] = {"width": DEFAULT, "depth": DEFAULT, "batch": BATCH.name, "length": LENGTH.name}
+RIVALS = ("completep", "mup")
+
+
+def targets(regrets: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> tuple[Target, ...]:
+    """Return what is asked of the mean regrets over all lines of each axis."""
+    return tuple(target for axis in axes for target in _of_axis(regrets, axis))
+
+
+def _of_axis(regrets: Sequence[Mapping[str, Any]], axis: str) -> Iterator[Target]:
+    """Yield what is asked of an axis, over the cells that are measured; rules are compared on as many cells only."""
+    known = {
+        line["rule"]: line
+        for line in regrets
+        if line["axis"] == axis and line["optimizer"] == "all" and line["mean_above_own_best"] is not None
+    }
+    ours, what = known.get(OURS[axis]), f"{axis}: mean regret of `{OURS[axis]}`"
+    measured = None if ours is None else ours["mean_above_own_best"]
+    note = "" if ours is None or ours["n"] == ours["cells"] else f"{ours['n']} of {ours['cells']} cells"
+    yield Target(what, LIMIT, measured, note)
+    for rival in RIVALS if axis in ("width", "depth") else ():
+        other = known.get(rival)
+        alike = ours is not None and other is not None and other["n"] == ours["n"]
+        limit = other["mean_above_own_best"] if alike and other is not None else None
+        yield Target(f"{what}, at most that of `{rival}`", limit, measured, note)
