@@ -392,7 +392,7 @@ def test_a_plan_is_moved_to_the_training_that_is_named(run: Run) -> None:
         (*base, "--steps", "300"): ("the number of steps", "evenstep.plan(..., base=..., steps=...)", "--base-steps"),
         (*known, "--batch-size", "0"): ("batch_size is 0",),
         (*known, "--batch-size", "1280", "--batch-rule", "sde"): ("1 - beta would reach 1", "below 640"),
-        (*known, "--batch-rule", "cubic"): ("batch rule is 'cubic'; choose one of halfway",),
+        (*known, "--batch-rule", "cubic"): ("batch rule is 'cubic'; choose one of fourth-root",),
         (*known, "--length-rule", "cubic"): ("length rule is 'cubic'; choose one of power",),
         (*known, "--batch-rule", "linear"): ("--batch-rule is 'linear'", "--batch-size"),
     }.items():

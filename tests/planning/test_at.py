@@ -39,8 +39,8 @@ def own(names: tuple[str, ...], plan: Plan) -> list[tuple[str, str]]:
 
 # k is the ratio of the batches, n that of the lengths; every rule as its source writes it.
 BATCHES: dict[tuple[str, Optimizer], Any] = {
-    ("halfway", "adam"): lambda k: k**0.25,
-    ("halfway", "momentum"): math.sqrt,
+    ("fourth-root", "adam"): lambda k: k**0.25,
+    ("fourth-root", "momentum"): lambda k: k**0.25,
     ("root", "adam"): math.sqrt,
     ("root", "sgd"): math.sqrt,
     ("root", "muon"): math.sqrt,
@@ -130,7 +130,7 @@ def test_moves_by_different_rules_go_on_from_where_the_plan_is() -> None:
 
 def test_a_steep_rise_of_sgd_is_warned_of_unless_the_rule_is_named() -> None:
     plan = planned("momentum")
-    with pytest.warns(PlanWarning, match=r"multiplies the rates of 'momentum' by 4\. .*batch_rule='none'"):
+    with pytest.warns(PlanWarning, match=r"multiplies the rates of 'momentum' by 2\. .*batch_rule='none'"):
         plan.at(batch_size=1024)
     plan.at(batch_size=256)
     plan.at(batch_size=1024, batch_rule="root")
@@ -156,7 +156,7 @@ def test_where_the_plan_is_already_nothing_happens() -> None:
 
 def test_factors_alone_are_moved_too() -> None:
     plan = plan_graph(GRAPH, batch_size=32)
-    assert over(plan.at(batch_size=128), plan) == {2.0}
+    assert over(plan.at(batch_size=512), plan) == {2.0}
 
 
 def test_a_value_of_one_s_own_is_a_rule() -> None:
@@ -220,7 +220,7 @@ class Answering:
         ({}, {"steps": -3}, "steps is -3"),
         ({}, {"steps": 10**400}, "steps is 1000"),
         ({}, {"batch_size": "many"}, "batch_size is 'many'"),
-        ({}, {"batch_size": 8, "batch_rule": "cubic"}, "batch rule is 'cubic'; choose one of halfway, .*sde"),
+        ({}, {"batch_size": 8, "batch_rule": "cubic"}, "batch rule is 'cubic'; choose one of fourth-root, .*sde"),
         ({}, {"batch_size": 8, "batch_rule": BatchPower}, "batch rule is <class .*or give a value"),
         ({}, {"steps": 8, "length_rule": LengthPower}, "length rule is <class .*or give a value"),
         (

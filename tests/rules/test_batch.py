@@ -10,9 +10,9 @@ from evenstep.rules.rule import Optimizer
 @pytest.mark.parametrize(
     ("name", "optimizer", "value"),
     [
-        ("halfway", "adam", 3**0.5),
-        ("halfway", "muon", 3**0.5),
-        ("halfway", "sgd", 3.0),
+        ("fourth-root", "adam", 3**0.5),
+        ("fourth-root", "muon", 3**0.5),
+        ("fourth-root", "sgd", 3**0.5),
         ("root-linear", "adam", 3.0),
         ("root-linear", "sgd", 9.0),
         ("root-linear", "momentum", 9.0),
@@ -32,8 +32,8 @@ def test_a_batch_nine_times_as_large(name: str, optimizer: Optimizer, value: flo
 
 
 def test_the_default_is_the_first_of_the_names() -> None:
-    assert batch_rule("halfway") is BATCH
-    assert list(BATCH_RULES) == ["halfway", "root", "root-linear", "linear", "none", "sde"]
+    assert batch_rule("fourth-root") is BATCH
+    assert list(BATCH_RULES) == ["fourth-root", "root", "root-linear", "linear", "none", "sde"]
     assert batch_rule(own := BatchPower(0.3, 0.3, name="own")) is own
 
 
@@ -46,16 +46,16 @@ def test_sde_moves_adams_settings_as_published() -> None:
     assert moved.settings(576, searched=64, optimizer="sgd") == AdamFactors()
     for optimizer in ("momentum", "muon", "lion"):
         with pytest.raises(
-            InputError, match=f"derived for Adam and for SGD without momentum.*'{optimizer}'.*'halfway'"
+            InputError, match=f"derived for Adam and for SGD without momentum.*'{optimizer}'.*'fourth-root'"
         ):
             moved.settings(576, searched=64, optimizer=optimizer)
     assert not any(isinstance(rule, MovesAdam) for name, rule in BATCH_RULES.items() if name != "sde")
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(InputError, match="batch rule is 'cubic'; choose one of halfway, root, root-linear"):
+    with pytest.raises(InputError, match="batch rule is 'cubic'; choose one of fourth-root, root, root-linear"):
         batch_rule("cubic")
-    with pytest.raises(InputError, match=r"adam_power of halfway is -1\.0; give a number from 0 up"):
+    with pytest.raises(InputError, match=r"adam_power of fourth-root is -1\.0; give a number from 0 up"):
         BatchPower(-1.0)
     with pytest.raises(InputError, match="batch is 0; give a finite number above 0"):
         BATCH.factor(0, searched=64, optimizer="adam")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TORCH_BETAS = (0.9, 0.999)  # of torch's Adam, AdamW and NAdam
 _ROUNDING = 1e-9  # of a beta, which is no more than that
-_SAFE_RISE = 2.0  # of SGD's rate with the batch: language models diverge beyond it (results/axes)
+_SAFE_RISE = 1.5  # of SGD's rate with the batch: language models diverge at twice their best rate (results/axes)
 _WORDS = {"batch_size": "batch size", "steps": "number of steps"}
 
 

@@ -276,7 +276,7 @@ class Plan:
         """Return the plan for another batch size, another number of steps, or both.
 
         All rates get a factor `batch` and a factor `length`, beside the others, from where the plan is now: by
-        `batch_rule`, one of `halfway`, `root`, `root-linear`, `linear`, `sde`, `none` or a value of one's own
+        `batch_rule`, one of `fourth-root`, `root`, `root-linear`, `linear`, `sde`, `none` or a value of one's own
         (`evenstep.rules.batch`), and by `length_rule`, one of `power`, `travel`, `none` or a value
         (`evenstep.rules.length`). With `sde` Adam's betas and epsilon move as well, in `param_groups` and `optimizer`.
 

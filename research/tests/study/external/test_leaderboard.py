@@ -65,14 +65,14 @@ def test_every_rule_of_the_registry_is_scored_with_every_batch_rule_that_differs
     assert set(found.factors) | set(found.left_out) == set(RULES)
     assert [entry.batch for entry in found.entries if (entry.rule, entry.length) == (OURS, NONE)] == [
         NONE,
-        "halfway",
+        "fourth-root",
         "root",
         "linear",
         SOFT.name,
     ]
     assert {entry.length for entry in found.entries} == {NONE, "power"}
     of_momentum = board(table(lambda shape, batch, steps: 0.0, optimizer="momentum"), {OURS: RULES[OURS]})
-    assert {entry.batch for entry in of_momentum.entries} == {NONE, "root-linear", "halfway", SOFT.name}
+    assert {entry.batch for entry in of_momentum.entries} == {NONE, "root-linear", "fourth-root", "root", SOFT.name}
 
 
 def test_what_a_table_does_not_say_is_not_scored() -> None:
@@ -127,7 +127,7 @@ def test_targets_say_what_is_so_and_what_is_not() -> None:
     rules = {name: RULES[name] for name in ("weighted", "constant")}
     limit, rivals, base_limit, base_rivals = targets([board(followed, rules)])
     assert (limit.reached, rivals.reached, base_limit.reached, base_rivals.reached) == (True,) * 4
-    assert rivals.note == "the nearest is `constant`, batch rule `halfway`"
+    assert rivals.note == "the nearest is `constant`, batch rule `fourth-root`"
     no_batch = targets([board(table(lambda shape, batch, steps: 0.0), rules)])
     assert no_batch[1].note == "the nearest is `constant`, batch rule `none`"
     missed = targets([board(table(lambda shape, batch, steps: math.log(shape.width)), rules)])
