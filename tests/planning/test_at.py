@@ -155,7 +155,7 @@ def test_where_the_plan_is_already_nothing_happens() -> None:
 
 
 def test_factors_alone_are_moved_too() -> None:
-    plan = plan_graph(GRAPH, batch_size=32)
+    plan = plan_graph(GRAPH, optimizer="adam", batch_size=32)
     assert over(plan.at(batch_size=512), plan) == {2.0}
 
 
