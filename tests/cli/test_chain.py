@@ -92,7 +92,7 @@ def test_a_plan_takes_a_model_alone_with_examples_from_data(run: Run, folder: Pa
     assert lacking.code == 2
     assert "without example inputs; return (model, example_inputs), or give --data" in lacking.err
     coded = run("plan", "--code", "2", "--data", "net.py:data")
-    assert (coded.code, "with --code leave it out" in coded.err) == (2, True)
+    assert (coded.code, "leave it out with --code" in coded.err) == (2, True)
 
 
 @pytest.fixture

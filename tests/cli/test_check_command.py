@@ -128,7 +128,7 @@ def test_the_picture(check: Run, tmp_path: Path, rule: str) -> None:
     ("function", "arguments", "said"),
     [
         ("wide", ("--over", "width"), "--over is 'width'"),
-        ("wide", ("--over", "width=64"), "two values or more"),
+        ("wide", ("--over", "width=64"), "at least two values"),
         ("wide", ("--over", "width=64,64"), "with a value twice"),
         ("wide", ("--over", "width=0,64"), "network.py:"),
         ("wide", ("--over", "width=a,b"), f"'network.py:wide' called with 'a' raised TypeError at network.py:{WIDE}: "),

@@ -1,4 +1,4 @@
-"""Run `evenstep search` as a user does: a file with a function, data in files, and a store to go on from."""
+"""Run `evenstep search` as a user does: a file with a function, data in files, and a store to continue from."""
 
 import importlib
 import math
