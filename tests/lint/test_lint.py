@@ -158,7 +158,7 @@ def test_decay(inputs: Any) -> None:
         optimizer: Any = kind(model.parameters(), lr=0.1, weight_decay=0.1)
         assert broken(lint(model, optimizer, example_inputs=inputs)) == {"decay": set(SPARED)}
         assert lint(model, kind(split(model)), example_inputs=inputs) == ()
-    # There decay is a part of the gradient, and to decay all is as usual.
+    # They add decay to the gradient, and usually decay everything.
     for coupled in (SGD, Adam):
         assert lint(model, coupled(model.parameters(), lr=0.1, weight_decay=0.1), example_inputs=inputs) == ()
 
