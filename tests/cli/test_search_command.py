@@ -183,7 +183,7 @@ def test_a_name_stands_for_the_code_of_a_model(run: Run, folder: Path) -> None:
     assert run(*SMALL, "--store", "named.db", "--name", "one", "--resume", "--json").json() == named
     other = run(*SMALL, "--store", "named.db", "--name", "other", "--resume", "--json")
     assert other.code == 2
-    assert "knows no search of this configuration" in other.err
+    assert "holds no search of this configuration" in other.err
 
 
 def test_a_picture_is_drawn(run: Run, folder: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_picture_without_its_folder_is_said_before_training(run: Run, folder: 
         ((*SMALL, "--start", "-1"), "give a finite number above 0"),
         ((*SMALL, "--resume"), "--resume needs the store"),
         ((*SMALL, "--name", "mine"), "--name 'mine' is for trials in a store"),
-        ((*SMALL, "--resume", "--store", "new.db"), "knows no search of this configuration"),
+        ((*SMALL, "--resume", "--store", "new.db"), "holds no search of this configuration"),
         ((*SMALL, "--picture", "nowhere/a.png"), "no folder 'nowhere' for the picture"),
         ((*SMALL, "--picture", "."), "the picture is '.', a folder"),
         ((*SMALL, "--picture", "a.xyz"), "the picture is 'a.xyz', of a format that is not known"),

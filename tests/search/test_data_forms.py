@@ -163,7 +163,7 @@ def test_a_store_tells_forms_of_data_apart_and_goes_on_from_its_own(tmp_path: An
     store = tmp_path / "runs.sqlite"
     first = searched(WithLoss, WHOLE, store=store)
     assert searched(WithLoss, WHOLE, store=store, resume=True) == first
-    with pytest.raises(es.SearchError, match="knows no search of this configuration"):
+    with pytest.raises(es.SearchError, match="holds no search of this configuration"):
         searched(WithLoss, WHOLE | {"first": SECOND}, store=store, resume=True)
 
 

@@ -233,7 +233,7 @@ def test_a_loader_says_how_many_examples_a_step_takes() -> None:
     found = es.search_lr(plain.mlp, loader, **options)
     assert found.losses == es.search_lr(plain.mlp, (INPUTS, LABELS), batch_size=2, **options).losses
     assert found.losses != es.search_lr(plain.mlp, (INPUTS, LABELS), **options).losses
-    with pytest.raises(es.InputError, match="batch_size is 3, and that of the DataLoader 2; leave one out"):
+    with pytest.raises(es.InputError, match="batch_size is 3, but the DataLoader's is 2; leave batch_size out"):
         es.search_lr(plain.mlp, loader, batch_size=3, **options)
 
 

@@ -267,11 +267,11 @@ def test_rows_that_are_in_the_log_alone_are_not_left_out_in_silence(sealed: Path
 
 
 def test_resuming_nothing_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(es.SearchError, match="knows no search of this configuration"):
+    with pytest.raises(es.SearchError, match="holds no search of this configuration"):
         search(tmp_path / "s.db", resume=True)
     assert list(tmp_path.iterdir()) == []
     filled(tmp_path / "s.db")
     before = (tmp_path / "s.db").read_bytes()
-    with pytest.raises(es.SearchError, match="knows no search of this configuration"):
+    with pytest.raises(es.SearchError, match="holds no search of this configuration"):
         search(tmp_path / "s.db", resume=True)
     assert (tmp_path / "s.db").read_bytes() == before
