@@ -238,7 +238,7 @@ def test_values_that_depend_on_the_batch_are_refused_and_random_ones_are_not() -
         first = torch.stack([e[0] for e in examples])
         return first + torch.randn_like(first), torch.tensor([e[2] for e in examples])
 
-    with pytest.raises(es.InputError, match="collate_fn makes other values of an example in another batch"):
+    with pytest.raises(es.InputError, match="collate_fn makes different values of an example in different batches"):
         as_tensors(DataLoader(Rows(), batch_size=12, collate_fn=in_batch))
     as_tensors(DataLoader(Rows(), batch_size=12, collate_fn=noisy))
 

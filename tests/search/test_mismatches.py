@@ -63,7 +63,7 @@ def test_a_plan_for_one_optimizer_is_not_searched_with_another() -> None:
         ({"nesterov": 1}, "nesterov is 1; give True or False"),
         (
             {"optimizer": "sgd", "momentum": 0.9},
-            r"momentum is 0\.9.*optimizer is 'sgd'.*name SGD with momentum 'momentum'",
+            r"momentum is 0\.9.*optimizer is 'sgd'.*use 'momentum' for SGD with momentum",
         ),
         ({"optimizer": "momentum", "momentum": 0.0}, r"momentum is 0 .*optimizer is 'momentum'"),
         ({"optimizer": "adam", "momentum": 0.9}, "optimizer is 'adam'; leave them out"),

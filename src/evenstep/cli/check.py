@@ -58,7 +58,7 @@ def check(
     compare: Annotated[str, typer.Option(help="layers, last (what the readout reads), or auto.")] = "auto",
     tolerance: Annotated[
         float | None,
-        typer.Option(help="Largest slope that passes; default: 0.25 (last 0.5; names: 1 octave)."),
+        typer.Option(help="Slope that passes; default: 0.25 for layers, 0.5 for last (names: 1 octave)."),
     ] = None,
     on_unknown: Annotated[str, typer.Option(help="raise, or identity to pass through unknown operators.")] = "raise",
     picture: Annotated[Path | None, typer.Option(help="File to draw the changes to.")] = None,

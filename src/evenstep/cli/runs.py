@@ -109,7 +109,7 @@ def _latest(store: Store, path: Path) -> str:
     config = str(searches[-1]["config"])
     if len(searches) > 1:
         say(
-            f"the latest of {len(searches)} searches, {config[:12]}; another: evenstep runs show {path} CONFIG",
+            f"the latest of {len(searches)} searches, {config[:12]}; for another: evenstep runs show {path} CONFIG",
             to=sys.stderr,
         )
     return config
