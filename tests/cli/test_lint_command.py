@@ -126,7 +126,7 @@ def test_groups_are_compared_with_a_plan(script: Path, run: Run, tmp_path: Path)
         (("{script}",), "is not 'package.module:function'"),
         (("{script}:good", "--plan", "missing.json"), "cannot be read"),
         (("{script}:good", "--plan", "{script}"), "no JSON"),
-        (("{script}:several", "--plan", "{plan}"), "a plan and 2 optimizers"),
+        (("{script}:several", "--plan", "{plan}"), "a plan is for one optimizer, and there are 2"),
         (("{script}:good", "--plan", "{other}"), "the plan does not fit Sequential"),
     ],
 )

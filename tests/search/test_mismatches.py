@@ -201,7 +201,7 @@ def test_what_a_later_batch_raises_is_one_line() -> None:
     ],
 )
 def test_a_loss_without_a_gradient_is_refused(loss: Any) -> None:
-    with pytest.raises(es.InputError, match="has no gradient, so that nothing can be trained"):
+    with pytest.raises(es.InputError, match="has no gradient, so nothing can be trained"):
         search(loss=loss)
 
 
