@@ -166,7 +166,7 @@ def _print(result: Check, what: str) -> None:
     ]
     wide = max(len(trend.signal) for trend in trends)
     column = 3 + max(len(cell) for row in (labels, *rows) for cell in row)
-    print(f"change by the first step over {what}, to first order; in brackets: after {result.steps} steps taken")
+    print(f"change by the first step over {what}, to first order; in brackets: after {result.steps} steps")
     head = "octaves" if result.named else "slope"
     print(" " * wide + "".join(f"{label:>{column}}" for label in labels) + f"{head:>10}")
     for trend, row in zip(trends, rows, strict=True):
