@@ -666,7 +666,7 @@ def test_colours_of_factors(factor: float | None, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "words"), [(5, "path is 5"), (None, "path is None"), ("a\0b", "path is .*; give where to write")]
+    ("path", "words"), [(5, "path is 5"), (None, "path is None"), ("a\0b", "path is .*; give the file to write")]
 )
 def test_a_place_that_is_none_is_refused(path: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):

@@ -51,7 +51,7 @@ def changed(tensor: Tensor, value: float) -> Tensor:
         (INPUTS, r"data is Tensor without targets; give \(inputs, targets\)"),
         ((INPUTS,), r"holds 1 tensor and no target; give \(inputs, targets\)"),
         ((INPUTS, LABELS, LABELS[:-1]), r"give tensors of one length"),
-        ({"x": INPUTS, "words": "many"}, r"'words' of dict holds str; give tensors alone, or leave that entry out"),
+        ({"x": INPUTS, "words": "many"}, r"'words' of dict holds str; give tensors only, or leave that entry out"),
         ((INPUTS.numpy(), LABELS.numpy()), r"give a pair of tensors"),
         ((INPUTS, LABELS[:-1]), r"\(24, 2, 6, 6\).*\(23,\).*as many targets as inputs"),
         ((INPUTS, torch.tensor(1)), r"as many targets as inputs"),

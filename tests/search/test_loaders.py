@@ -357,5 +357,5 @@ def test_a_stream_that_ends_is_read_whole_where_epochs_count() -> None:
 def test_epochs_of_data_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evenstep.search.loaders._ENDLESS", 1000)
     for loader in (DataLoader(Endless(), batch_size=8), endless(EndlessSampler())):
-        with pytest.raises(es.InputError, match="1000 examples and no end; give steps= in place of epochs="):
+        with pytest.raises(es.InputError, match="1000 examples without an end; give steps= instead of epochs="):
             as_tensors(loader)
