@@ -59,8 +59,10 @@ def auto(
     batch_size: BatchSize = None,
     weight_decay: WeightDecay = None,
     init: InitName = "conserve",
-    cost: Annotated[float, typer.Option(help="How much the search may cost, as a share of the training.")] = 0.1,
-    on_unknown: Annotated[str, typer.Option(help="raise, or identity to pass through unknown operators.")] = "raise",
+    cost: Annotated[float, typer.Option(help="What search and correction may cost, as a share of the training.")] = 0.1,
+    on_unknown: Annotated[
+        str, typer.Option(help="Unknown operators: raise, or identity to pass them through.")
+    ] = "raise",
     store: StoreFile = None,
     out: Out = None,
     as_json: AsJson = False,

@@ -55,12 +55,16 @@ def check(
     steps: Annotated[int, typer.Option(help="Optimiser steps to take.")] = 3,
     batch_size: Annotated[int, typer.Option(help="Examples in the batch.")] = 64,
     seeds: Annotated[int, typer.Option(help="Seeds for the weights and the batch.")] = 8,
-    compare: Annotated[str, typer.Option(help="layers, last (what the readout reads), or auto.")] = "auto",
+    compare: Annotated[
+        str, typer.Option(help="What to compare: layers, last (what the readout reads), or auto.")
+    ] = "auto",
     tolerance: Annotated[
         float | None,
         typer.Option(help="Slope that passes; default: 0.25 for layers, 0.5 for last (names: 1 octave)."),
     ] = None,
-    on_unknown: Annotated[str, typer.Option(help="raise, or identity to pass through unknown operators.")] = "raise",
+    on_unknown: Annotated[
+        str, typer.Option(help="Unknown operators: raise, or identity to pass them through.")
+    ] = "raise",
     picture: Annotated[Path | None, typer.Option(help="File to draw the changes to.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,

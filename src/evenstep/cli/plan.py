@@ -48,14 +48,14 @@ def plan(
     ] = None,
     order: Annotated[str, typer.Option(help="pre: z = sum W relu(z); post: x = sum relu(W x).")] = "pre",
     norm: Annotated[str, typer.Option(help="Norm before every activation (order pre): none, batch or layer.")] = "none",
-    activation: Annotated[str, typer.Option(help="relu, gelu, silu, tanh, ...")] = "relu",
+    activation: Annotated[str, typer.Option(help="Activation: relu, gelu, silu, tanh, ...")] = "relu",
     width: Annotated[
         int | None, typer.Option(help="Hidden units or channels; default: 256 (cnn 64, nasbench201 16).")
     ] = None,
     inputs: Annotated[
         int | None, typer.Option(help="Input features or channels; default: 3072 (cnn, nasbench201 3).")
     ] = None,
-    classes: Annotated[int, typer.Option(help="Outputs.")] = 10,
+    classes: Annotated[int, typer.Option(help="Number of classes, the outputs.")] = 10,
     kernel_size: Annotated[int, typer.Option(help="Kernel size (cnn).")] = 3,
     image_size: Annotated[int, typer.Option(help="Side of the square images (cnn, nasbench201).")] = 32,
     rule: RuleName = "weighted",
@@ -75,15 +75,22 @@ def plan(
         int | None, typer.Option(help="Examples per step of your training; --batch-rule moves rates there.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of your training; --length-rule moves rates there.")] = None,
-    batch_rule: Annotated[str, typer.Option(help=f"One of {', '.join(BATCH_RULES)}.")] = BATCH.name,
-    length_rule: Annotated[str, typer.Option(help=f"One of {', '.join(LENGTH_RULES)}.")] = LENGTH.name,
+    batch_rule: Annotated[
+        str, typer.Option(help=f"How rates depend on the batch: {', '.join(BATCH_RULES)}.")
+    ] = BATCH.name,
+    length_rule: Annotated[
+        str, typer.Option(help=f"How rates depend on the length: {', '.join(LENGTH_RULES)}.")
+    ] = LENGTH.name,
     base_batch_size: Annotated[
-        int | None, typer.Option(help="Examples per step behind a --base given as a number; a search knows its own.")
+        int | None,
+        typer.Option(help="Examples per step that a number as --base was found with; a search records its own."),
     ] = None,
     base_steps: Annotated[
-        int | None, typer.Option(help="Steps behind a --base given as a number; a search knows its own.")
+        int | None, typer.Option(help="Steps that a number as --base was found with; a search records its own.")
     ] = None,
-    on_unknown: Annotated[str, typer.Option(help="raise, or identity to pass through unknown operators.")] = "raise",
+    on_unknown: Annotated[
+        str, typer.Option(help="Unknown operators: raise, or identity to pass them through.")
+    ] = "raise",
     strict: Annotated[bool, typer.Option("--strict", help="Refuse a plan that looks wrong.")] = False,
     out: Annotated[
         Path | None,

@@ -39,7 +39,7 @@ def search(
     shrink: Annotated[
         str | None, typer.Option(help="Sizes to call the function with, such as depth=1,width=64.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    engine: Annotated[str, typer.Option(help="Where trials run: local or ray.")] = "local",
     optimizer: OptimizerName = "sgd",
     momentum: Annotated[float | None, typer.Option(help="Momentum of the optimizer 'momentum'; default: 0.9.")] = None,
     init: InitName = "conserve",
@@ -49,7 +49,9 @@ def search(
     steps: Annotated[int | None, typer.Option(help="Steps of each trial, instead of epochs.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Examples per step; default: the DataLoader's, or 64.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay; default: 0.")] = None,
-    schedule: Annotated[str, typer.Option(help="constant, or cosine (with a short warm-up).")] = "constant",
+    schedule: Annotated[
+        str, typer.Option(help="Schedule of the rate: constant, or cosine with a short warm-up.")
+    ] = "constant",
     loss: Annotated[
         str | None,
         typer.Option(

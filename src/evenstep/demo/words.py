@@ -20,7 +20,7 @@ def sentences(demo: Demo) -> list[str]:
     plan_seconds, tuning_seconds = (
         sum(getattr(network, name) for network in networks) / count for name in ("plan_seconds", "tuning_seconds")
     )
-    said = [
+    lines = [
         f"evenstep ends lower than AdamW's default rate on {_won(networks, 'default')} of {count} networks, by "
         f"{_gain(networks, 'default')} on average, and lower than the best of {len(GRID)} single rates, tuned in "
         f"hindsight for each network, on {_won(networks, 'tuned')} of {count}, by {_gain(networks, 'tuned')} on "
@@ -31,8 +31,8 @@ def sentences(demo: Demo) -> list[str]:
     ]
     if lost:
         names = ", ".join(f"{network.name} ({_signed(network.plan - network.tuned)})" for network in lost)
-        said.insert(1, f"It loses to the tuned rate on {names}.")
-    return said
+        lines.insert(1, f"It loses to the tuned rate on {names}.")
+    return lines
 
 
 def rows(demo: Demo) -> list[tuple[str, ...]]:

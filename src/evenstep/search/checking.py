@@ -166,7 +166,7 @@ class Check:
         what = "octaves between networks" if self.named else "slope"
         return (
             f"{self.verdict}: the worst of {len(self.trends)} is '{worst.signal}', {what} {worst.slope:+.2f}, "
-            f"let pass up to {self.tolerance:g}"
+            f"at most {self.tolerance:g} passes"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def check(
     - `lr`: the base's learning rate; the default is the plan's.
     - `compare`: "layers" judges every layer, "last" what the readouts read. "auto" judges every layer if the networks
       differ only in size, and what the readouts read if they differ in topology.
-    - `tolerance`: the largest slope that passes.
+    - `tolerance`: the largest slope that passes; the default depends on what is compared.
     """
     recipe, rates = _recipe(networks, lr, batch_size, loss or functional.cross_entropy)
     for name, value in (("steps", steps), ("seeds", seeds)):

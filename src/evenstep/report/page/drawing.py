@@ -149,7 +149,7 @@ class _Draughtsman:
         return Drawing(name, tuple(nodes), tuple(strokes), layout, tuple(joined))
 
     def _node(self, item: Item, name: str, spot: Spot, prefix: tuple[str, ...]) -> Node:
-        tip = "\n".join([item.title, *(f"{what}: {said}" for what, said in item.notes)])
+        tip = "\n".join([item.title, *(f"{what}: {words}" for what, words in item.notes)])
         label = _short(label_inside(item, prefix))
         colour = self.scale.colour(item.scale)
         return Node(name, item.kind, spot, label, item.detail, tip, item.parameters, colour, item.is_output)

@@ -125,14 +125,14 @@ class _Painter:
         brought: list[tuple[str, str]] = []
         for edge in edges:
             end = self.place[edge.source]
-            said = edge.source
+            source_words = edge.source
             if edge.parameters:
                 layer = self._alone(edge, name)
                 place = self._add(layer)
                 self._line(end, place, edge)
-                end, said = place, layer.label
+                end, source_words = place, layer.label
             ends.append((end, edge))
-            brought.append((f"from {said}", f"{edge.words()}, path weight {percent(self.weights[id(edge)])}"))
+            brought.append((f"from {source_words}", f"{edge.words()}, path weight {percent(self.weights[id(edge)])}"))
         notes = (("joins by", _JOINS[merge]), *brought)
         self._finish(name, Item("junction", SYMBOLS[merge], _path(name), name, notes=notes))
         for end, edge in ends:

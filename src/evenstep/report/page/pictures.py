@@ -51,12 +51,12 @@ def search_chart(search: LRSearch) -> Chart:
     for rate, seeds, mean in zip(search.grid, search.losses, search.mean_losses, strict=True):
         lost = sum(not math.isfinite(loss) for loss in seeds)
         marks += [Mark(x.at(rate), y.at(loss), "circle", "seed") for loss in seeds if math.isfinite(loss)]
-        said = [f"learning rate {number(rate)}", f"losses of the seeds: {', '.join(map(_loss, seeds))}"]
+        lines = [f"learning rate {number(rate)}", f"losses of the seeds: {', '.join(map(_loss, seeds))}"]
         if lost:
-            tip = "\n".join([said[0], f"diverged: {lost} of {counted(len(seeds), 'seed')}", said[1]])
+            tip = "\n".join([lines[0], f"diverged: {lost} of {counted(len(seeds), 'seed')}", lines[1]])
             marks.append(Mark(x.at(rate), TOP + 8, "cross", "diverged", tip))
         if math.isfinite(mean):
-            tip = "\n".join([said[0], f"mean loss: {number(mean)}", said[1]])
+            tip = "\n".join([lines[0], f"mean loss: {number(mean)}", lines[1]])
             style = "mean chosen" if rate == search.best else "mean"
             marks.append(Mark(x.at(rate), y.at(mean), "circle", style, tip))
         means.append((x.at(rate), y.at(mean)) if math.isfinite(mean) else None)

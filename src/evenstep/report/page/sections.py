@@ -297,14 +297,14 @@ def _trend(trend: Trend, tolerance: float | None) -> TrendRow:
 
 def _study(part: StudyPart, anchor: str) -> StudySection:
     families = tuple(_family(family, part.rows) for family in part.families)
-    said = []
+    parts = []
     if part.config:
         training = part.config.get("training", {})
-        said.append(f"Scale {part.config.get('scale', 'unknown')} on {part.config.get('data', 'unknown data')}")
-        said += [f"{counted(int(training[key]), key[:-1])}" for key in ("epochs", "seeds") if key in training]
+        parts.append(f"Scale {part.config.get('scale', 'unknown')} on {part.config.get('data', 'unknown data')}")
+        parts += [f"{counted(int(training[key]), key[:-1])}" for key in ("epochs", "seeds") if key in training]
     if part.provenance:
-        said.append(str(part.provenance.get("device", "")))
-    note = ", ".join(filter(None, said)) + ("." if said else "")
+        parts.append(str(part.provenance.get("device", "")))
+    note = ", ".join(filter(None, parts)) + ("." if parts else "")
     if part.left_out:
         note += f" Left out because the search of their base has no answer: {', '.join(map(str, part.left_out))}."
     if families and not part.rows:
