@@ -36,7 +36,7 @@ def search(make: Any = small, data: Any = (INPUTS, LABELS), **options: Any) -> e
 def test_a_plan_for_one_optimizer_is_not_searched_with_another() -> None:
     plan = es.plan(small(), INPUTS[:2], optimizer="adam")
     with pytest.raises(
-        es.InputError, match=r"plan is for optimizer 'adam', and optimizer is 'sgd'.*leave optimizer out"
+        es.InputError, match=r"plan is for optimizer 'adam', but optimizer is 'sgd'.*leave optimizer out"
     ):
         search(plan=plan, optimizer="sgd")
     found = search(plan=plan, grid=[1e-5, 0.01, 100.0])
