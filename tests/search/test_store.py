@@ -223,7 +223,7 @@ def test_a_newer_schema_is_refused_and_kept(tmp_path: Path) -> None:
     base = sqlite3.connect(path)
     base.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     base.close()
-    with pytest.raises(StoreError, match=rf"schema {SCHEMA + 1} but this version knows {SCHEMA}; update evenstep"):
+    with pytest.raises(StoreError, match=rf"schema {SCHEMA + 1}, but this version knows {SCHEMA}; update evenstep"):
         Store(path)
     assert len(plainly(path)) == len(rows)
     base = sqlite3.connect(path)
