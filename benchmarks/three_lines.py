@@ -4,7 +4,7 @@
     python benchmarks/three_lines.py --data DIR --scale million --out results/million [--ways tuned,evenstep]
     python benchmarks/three_lines.py --data DIR --scale full --device cuda --workers 14 --minutes 8 --out results/full
 
-From nothing but a model and its loader: `auto_plan`, `initialize_`, `plan.optimizer`. Against it one rate for all, from
+From a model and its loader alone: `auto_plan`, `initialize_`, `plan.optimizer`. Against it one rate for all, from
 torch's own start: the best in hindsight, the default and Prodigy as `evenstep study real` measured them (its record
 says at which scale and for how many steps), the rate that a range test picks, and the best of an Optuna search whose
 short runs cost as many steps as `auto_plan` took. At the scales `million` (networks of a million parameters or more)

@@ -92,7 +92,7 @@ def test_a_plan_takes_a_model_alone_with_examples_from_data(run: Run, folder: Pa
     assert lacking.code == 2
     assert "without example inputs; return (model, example_inputs), or give --data" in lacking.err
     coded = run("plan", "--code", "2", "--data", "net.py:data")
-    assert (coded.code, "with --code leave it out" in coded.err) == (2, True)
+    assert (coded.code, "leave it out with --code" in coded.err) == (2, True)
 
 
 @pytest.fixture
@@ -138,18 +138,18 @@ def test_what_does_not_go_with_a_search_is_said(run: Run, base: es.LRSearch) -> 
     assert "'momentum'" in other.err
     described = run("plan", "--code", "2", "--base", "base.json", "--base-width", "64")
     assert described.code == 2
-    assert described.err.startswith("error: --base-width describes a base, and the search in 'base.json' has its own")
+    assert described.err.startswith("error: --base-width describes a base, but the search in 'base.json' has its own")
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda text: "", "is empty and not valid JSON"),
+        (lambda text: "", "is empty, which is not valid JSON"),
         (lambda text: text[:-9], "is not valid JSON (line 1"),
         (lambda text: "a letter", "holds no search"),
         (lambda text: "[1, 2]", "holds no search"),
         (lambda text: '{"format": "evenstep-plan/1"}', "holds no search"),
-        (lambda text: "SQLite format 3\0", "is a store, which holds no graph; ask its search again"),
+        (lambda text: "SQLite format 3\0", "is a store, which holds no graph; repeat its search"),
         (lambda text: json.dumps({**json.loads(text), "losses": [[1.0]]}), "is damaged (ValueError"),
         (lambda text: json.dumps({**json.loads(text), "graph": {}}), "is damaged (KeyError"),
         (lambda text: json.dumps({**json.loads(text), "optimizer": "lamb"}), "is damaged (ValueError"),

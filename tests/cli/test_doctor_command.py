@@ -33,7 +33,7 @@ def test_a_sound_installation(run: Run) -> None:
 def test_the_page_for_people(run: Run) -> None:
     done = run("doctor")
     assert done.code == 0
-    assert done.out.rstrip().endswith("all is well")
+    assert done.out.rstrip().endswith("everything works")
     for part in (
         f"evenstep {__version__}",
         f"evenstep-research: {__version__}",
@@ -69,7 +69,7 @@ def test_what_a_check_raises_is_told_in_a_line(run: Run, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("lost", "extra", "code", "said"),
     [
-        ("torch", "", 1, "BROKEN: needs from 2.4 up"),
+        ("torch", "", 1, "BROKEN: needs 2.4 or later"),
         ("ray", "ray", 0, "pip install 'evenstep[ray]'"),
     ],
 )

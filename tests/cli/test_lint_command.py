@@ -86,7 +86,7 @@ def test_findings_are_one_a_line_and_exit_with_one(script: Path, run: Run) -> No
     done = run("lint", f"{script}:decaying")
     assert done.code == 1
     assert [line.removeprefix(f"{script}:decaying: ") for line in done.out.splitlines()] == [
-        f"decay: {what} of weight_decay 0.1; give norms, biases and embeddings a group of weight_decay=0"
+        f"decay: {what} with weight_decay 0.1; give norms, biases and embeddings a group with weight_decay=0"
         for what in ("'0.bias' and 2 more: a bias", "'1.weight': a norm's gain")
     ]
     done = run("lint", f"{script}:floored")
@@ -126,7 +126,7 @@ def test_groups_are_compared_with_a_plan(script: Path, run: Run, tmp_path: Path)
         (("{script}",), "is not 'package.module:function'"),
         (("{script}:good", "--plan", "missing.json"), "cannot be read"),
         (("{script}:good", "--plan", "{script}"), "no JSON"),
-        (("{script}:several", "--plan", "{plan}"), "a plan and 2 optimizers"),
+        (("{script}:several", "--plan", "{plan}"), "a plan is for one optimizer, and there are 2"),
         (("{script}:good", "--plan", "{other}"), "the plan does not fit Sequential"),
     ],
 )

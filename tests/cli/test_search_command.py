@@ -1,4 +1,4 @@
-"""Run `evenstep search` as a user does: a file with a function, data in files, and a store to go on from."""
+"""Run `evenstep search` as a user does: a file with a function, data in files, and a store to continue from."""
 
 import importlib
 import math
@@ -112,7 +112,7 @@ def test_the_answer_in_words(run: Run) -> None:
     low, high = found["interval"]
     assert lines[0] == f"learning rate {found['rate']:.4g} for sgd, between {low:.4g} and {high:.4g} (95%)"
     said = " ".join(lines[1:])
-    assert f"minimum of a parabola through the losses (estimate): {found['estimate']:.4g}" in said
+    assert f"minimum of the parabola through the losses (estimate): {found['estimate']:.4g}" in said
     assert f"(best): {found['best']:.4g}" in said
     assert "rate and mean loss after 6 steps:" in said
     assert [line.split()[0] for line in lines[-len(found["grid"]) :]] == [f"{rate:.4g}" for rate in found["grid"]]
@@ -183,7 +183,7 @@ def test_a_name_stands_for_the_code_of_a_model(run: Run, folder: Path) -> None:
     assert run(*SMALL, "--store", "named.db", "--name", "one", "--resume", "--json").json() == named
     other = run(*SMALL, "--store", "named.db", "--name", "other", "--resume", "--json")
     assert other.code == 2
-    assert "knows no search of this configuration" in other.err
+    assert "holds no search of this configuration" in other.err
 
 
 def test_a_picture_is_drawn(run: Run, folder: Path) -> None:
@@ -208,14 +208,14 @@ def test_a_picture_without_its_folder_is_said_before_training(run: Run, folder: 
         ((*SMALL, "--shrink", "depth=1"), "shrink names 'depth', and make takes none; leave shrink out"),
         ((*SMALL, "--shrink", "depth"), "--shrink is 'depth'; give names and values"),
         (("search", "network.py:sized", "--data", "network.py:data", "--shrink", "breadth=2"), "and sized takes width"),
-        ((*SMALL, "--grid", "0.1;0.2"), "--grid is '0.1;0.2'; give numbers with commas between"),
+        ((*SMALL, "--grid", "0.1;0.2"), "--grid is '0.1;0.2'; give numbers separated by commas"),
         ((*SMALL, "--schedule", "step"), "schedule is 'step'; choose one of constant, cosine"),
-        ((*SMALL, "--loss", "relu"), "loss is 'relu'; give one of torch.nn.functional, such as cross_entropy"),
+        ((*SMALL, "--loss", "relu"), "loss is 'relu'; give one in torch.nn.functional, such as cross_entropy"),
         ((*SMALL, "--loss", "network.py:nothing"), "has no function 'nothing'"),
-        ((*SMALL, "--momentum", "0.5"), "name SGD with momentum 'momentum'"),
+        ((*SMALL, "--momentum", "0.5"), "use 'momentum' for SGD with momentum"),
         (("search", "network.py:frozen", "--data", "network.py:data"), "no trainable parameters"),
         ((*SMALL, "--data", "missing.npz"), "there is no file 'missing.npz'"),
-        ((*SMALL, "--data", "words.txt"), "give 'digits', a file .npz or .pt"),
+        ((*SMALL, "--data", "words.txt"), "give 'digits', an .npz or .pt file"),
         ((*SMALL, "--data", "wrong.npz"), "'wrong.npz' cannot be read as arrays of numbers; it needs"),
         ((*SMALL, "--data", "objects.npz"), "'objects.npz' cannot be read as arrays of numbers; it needs"),
         ((*SMALL, "--data", "wrong.pt"), "'wrong.pt' cannot be read as tensors; it needs"),
@@ -226,12 +226,12 @@ def test_a_picture_without_its_folder_is_said_before_training(run: Run, folder: 
         ((*SMALL, "--optimizer", "lamb"), "optimizer is 'lamb'"),
         ((*SMALL, "--seeds", "0"), "seeds is 0"),
         ((*SMALL, "--start", "-1"), "give a finite number above 0"),
-        ((*SMALL, "--resume"), "--resume needs the store"),
+        ((*SMALL, "--resume"), "--resume needs a store"),
         ((*SMALL, "--name", "mine"), "--name 'mine' is for trials in a store"),
-        ((*SMALL, "--resume", "--store", "new.db"), "knows no search of this configuration"),
+        ((*SMALL, "--resume", "--store", "new.db"), "holds no search of this configuration"),
         ((*SMALL, "--picture", "nowhere/a.png"), "no folder 'nowhere' for the picture"),
         ((*SMALL, "--picture", "."), "the picture is '.', a folder"),
-        ((*SMALL, "--picture", "a.xyz"), "the picture is 'a.xyz', of a format that is not known"),
+        ((*SMALL, "--picture", "a.xyz"), "the picture is 'a.xyz', which has an unknown format"),
         ((*SMALL, "--store", "nowhere/s.db"), "check that its folder exists"),
         ((*SMALL, "--store", "network.py"), "another kind of file"),
     ],

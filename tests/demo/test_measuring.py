@@ -152,7 +152,7 @@ def test_a_record_gives_the_same_demo(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("broken", [{}, {"config": {}, "results": [{}]}, {"config": {"steps": 1}, "results": 3}])
 def test_another_record_is_refused(broken: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="not one of the demo"):
+    with pytest.raises(InputError, match="not the demo's"):
         Demo.from_record(broken)
 
 

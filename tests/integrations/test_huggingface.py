@@ -172,7 +172,7 @@ def test_it_goes_before_other_trainers(tmp_path: Path) -> None:
 
 def test_arguments_that_are_not_read_are_named(tmp_path: Path) -> None:
     model, plan = model_and_plan()
-    with pytest.warns(es.PlanWarning, match=r"learning_rate=0\.002, adam_beta2=0\.95 are not read"):
+    with pytest.warns(es.PlanWarning, match=r"learning_rate=0\.002, adam_beta2=0\.95 are ignored"):
         trainer(tmp_path, plan, model, learning_rate=0.002, adam_beta2=0.95).create_optimizer()
     model, plan = model_and_plan(optimizer=partial(torch.optim.AdamW, betas=(0.9, 0.95), weight_decay=0.2))
     with warnings.catch_warnings():

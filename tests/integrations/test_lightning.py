@@ -249,9 +249,9 @@ class Manual(Module):
     ("make", "message"),
     [
         (lambda: Module(by_hand), r"all parameters have the one learning rate 0\.1"),
-        (Extra, r"'scale' of Extra trains and is not in the plan, which is of its Sequential"),
+        (Extra, r"'scale' of Extra trains but is not in the plan, which is for its Sequential"),
         (Twins, r"the plan fits 2 parts of Twins; plan the Twins itself"),
-        (Manual, r"Manual has 2 optimizers, and a plan is for one"),
+        (Manual, r"Manual has 2 optimizers, but a plan is for one"),
     ],
 )
 def test_what_does_not_fit_the_plan_is_named(make: Callable[[], Any], message: str) -> None:

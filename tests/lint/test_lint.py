@@ -113,7 +113,7 @@ def test_grouped_twice() -> None:
     one, two = SGD(model.parameters(), lr=0.1), Adam(model.norm.parameters(), lr=0.01)
     (finding,) = lint(model, [one, two])
     assert (finding.rule, finding.parameters) == ("grouped-twice", ("norm.weight", "norm.bias"))
-    assert "of learning rates 0.1 and 0.01" in finding.value
+    assert "with learning rates 0.1 and 0.01" in finding.value
     rest = [p for name, p in model.named_parameters() if not name.startswith("norm")]
     assert lint(model, [SGD(rest, lr=0.1), two]) == ()
 
@@ -158,7 +158,7 @@ def test_decay(inputs: Any) -> None:
         optimizer: Any = kind(model.parameters(), lr=0.1, weight_decay=0.1)
         assert broken(lint(model, optimizer, example_inputs=inputs)) == {"decay": set(SPARED)}
         assert lint(model, kind(split(model)), example_inputs=inputs) == ()
-    # There decay is a part of the gradient, and to decay all is as usual.
+    # They add decay to the gradient, and usually decay everything.
     for coupled in (SGD, Adam):
         assert lint(model, coupled(model.parameters(), lr=0.1, weight_decay=0.1), example_inputs=inputs) == ()
 
@@ -317,7 +317,7 @@ def test_every_rule_is_in_the_docs_in_its_own_words() -> None:
 def test_findings_of_a_kind_are_one_and_show_in_one_line() -> None:
     model = Language()
     findings = lint(model, AdamW(model.parameters(), weight_decay=0.1), example_inputs=TOKENS)
-    assert [str(finding).split(" of weight_decay")[0] for finding in findings] == [
+    assert [str(finding).split(" with weight_decay")[0] for finding in findings] == [
         "decay: 'table.weight': an embedding",
         "decay: 'block.0.bias' and 2 more: a bias",
         "decay: 'norm.weight': a norm's gain",
@@ -343,7 +343,7 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(es.InputError, match="'weight' has no shape yet"):
         lint(lazy, SGD(lazy.parameters(), lr=0.1))
     plan = es.plan(model, TOKENS, base=0.01, optimizer="sgd")
-    with pytest.raises(es.InputError, match="a plan and 2 optimizers"):
+    with pytest.raises(es.InputError, match="a plan is for one optimizer, and there are 2"):
         lint(model, [optimizer, other], plan=plan)
     with pytest.raises(es.PlanError, match="the plan does not fit Linear"):
         lint(nn.Linear(3, 3), SGD(nn.Linear(3, 3).parameters(), lr=0.1), plan=plan)

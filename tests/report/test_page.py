@@ -609,7 +609,7 @@ def test_a_store_shows_every_search(tmp_path: Path) -> None:
 
 def test_a_record_finds_the_table_beside_it(tmp_path: Path) -> None:
     (tmp_path / "record.json").write_text(json.dumps(a_record()))
-    assert "was not beside the record" in render(read(tmp_path / "record.json"))
+    assert "was not next to the record" in render(read(tmp_path / "record.json"))
     rows = "family,name,true_lr,constant lr,weighted lr\nmlp,one,0.5,1.0,0.25\nmlp,two,,,\n"
     (tmp_path / "table.csv").write_text(rows)
     tips = Page(render(read(tmp_path / "record.json"))).tips()
@@ -666,7 +666,7 @@ def test_colours_of_factors(factor: float | None, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "words"), [(5, "path is 5"), (None, "path is None"), ("a\0b", "path is .*; give where to write")]
+    ("path", "words"), [(5, "path is 5"), (None, "path is None"), ("a\0b", "path is .*; give the file to write")]
 )
 def test_a_place_that_is_none_is_refused(path: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):

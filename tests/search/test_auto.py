@@ -254,7 +254,7 @@ LOSSES: dict[str, Callable[[nn.Module], Any]] = {
 @pytest.mark.parametrize("make", LOSSES.values(), ids=LOSSES)
 def test_a_loss_that_reads_the_model_is_refused(make: Callable[[nn.Module], Any]) -> None:
     model = small()
-    words = "the loss reads (the Sequential|a parameter of the network) that is to be planned, and trials train copies"
+    words = "the loss reads (the Sequential|a parameter of the network) that is to be planned, but trials train copies"
     with pytest.raises(es.InputError, match=words):
         planned(model, loss=make(model))
 

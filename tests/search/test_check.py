@@ -425,7 +425,7 @@ ADAM = (MODELS["shared layer"], plan(Twice(), torch.zeros(2, 1, 8, 8), optimizer
         ({"networks": [GOOD, GOOD]}, "at least two"),
         ({"networks": {0: GOOD, 1: GOOD}}, "label 0"),
         ({"networks": {True: GOOD, 2: GOOD}}, "label True"),
-        ({"networks": {"a": GOOD, 1: GOOD}}, "same kind"),
+        ({"networks": {"a": GOOD, 1: GOOD}}, "label all of them the same way"),
         ({"networks": {1: GOOD, 2: Twice}}, "network 2"),
         ({"networks": {1: GOOD, 2: ADAM}}, "adam and sgd"),
         ({"lr": None}, "factors only"),
@@ -439,7 +439,7 @@ ADAM = (MODELS["shared layer"], plan(Twice(), torch.zeros(2, 1, 8, 8), optimizer
         ({"data": small_data(double=False)[0]}, "data is Tensor"),
         ({"data": (torch.randn(24, 7), torch.zeros(24, dtype=torch.long))}, "do not run on the data"),
         ({"loss": lambda output, _: output}, "do not run on the data"),
-        ({"loss": lambda output, _: 0 * output.sum()}, "no compared signal moves"),
+        ({"loss": lambda output, _: 0 * output.sum()}, "no signal moves"),
     ],
 )
 def test_bad_input_is_named(changed: dict[str, Any], said: str) -> None:

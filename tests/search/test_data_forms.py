@@ -163,7 +163,7 @@ def test_a_store_tells_forms_of_data_apart_and_goes_on_from_its_own(tmp_path: An
     store = tmp_path / "runs.sqlite"
     first = searched(WithLoss, WHOLE, store=store)
     assert searched(WithLoss, WHOLE, store=store, resume=True) == first
-    with pytest.raises(es.SearchError, match="knows no search of this configuration"):
+    with pytest.raises(es.SearchError, match="holds no search of this configuration"):
         searched(WithLoss, WHOLE | {"first": SECOND}, store=store, resume=True)
 
 
@@ -238,7 +238,7 @@ def test_values_that_depend_on_the_batch_are_refused_and_random_ones_are_not() -
         first = torch.stack([e[0] for e in examples])
         return first + torch.randn_like(first), torch.tensor([e[2] for e in examples])
 
-    with pytest.raises(es.InputError, match="collate_fn makes other values of an example in another batch"):
+    with pytest.raises(es.InputError, match="collate_fn makes different values of an example in different batches"):
         as_tensors(DataLoader(Rows(), batch_size=12, collate_fn=in_batch))
     as_tensors(DataLoader(Rows(), batch_size=12, collate_fn=noisy))
 

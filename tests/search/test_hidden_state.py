@@ -110,7 +110,7 @@ def test_what_copies_would_lose_is_refused(make: Callable[[], nn.Module], words:
 
 def test_a_schedule_that_counts_its_calls_is_refused() -> None:
     calls = itertools.count()
-    with pytest.raises(es.InputError, match=r"the schedule gives the factor .* when asked again; give a function of"):
+    with pytest.raises(es.InputError, match=r"the schedule returns .* when called again; give a function of"):
         es.search_lr(plain.mlp, DATA, schedule=lambda step: 0.9 ** next(calls), **OPTIONS)
 
 

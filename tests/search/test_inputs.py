@@ -51,7 +51,7 @@ def changed(tensor: Tensor, value: float) -> Tensor:
         (INPUTS, r"data is Tensor without targets; give \(inputs, targets\)"),
         ((INPUTS,), r"holds 1 tensor and no target; give \(inputs, targets\)"),
         ((INPUTS, LABELS, LABELS[:-1]), r"give tensors of one length"),
-        ({"x": INPUTS, "words": "many"}, r"'words' of dict holds str; give tensors alone, or leave that entry out"),
+        ({"x": INPUTS, "words": "many"}, r"'words' of dict holds str; give tensors only, or leave that entry out"),
         ((INPUTS.numpy(), LABELS.numpy()), r"give a pair of tensors"),
         ((INPUTS, LABELS[:-1]), r"\(24, 2, 6, 6\).*\(23,\).*as many targets as inputs"),
         ((INPUTS, torch.tensor(1)), r"as many targets as inputs"),
@@ -233,7 +233,7 @@ def test_a_loader_says_how_many_examples_a_step_takes() -> None:
     found = es.search_lr(plain.mlp, loader, **options)
     assert found.losses == es.search_lr(plain.mlp, (INPUTS, LABELS), batch_size=2, **options).losses
     assert found.losses != es.search_lr(plain.mlp, (INPUTS, LABELS), **options).losses
-    with pytest.raises(es.InputError, match="batch_size is 3, and that of the DataLoader 2; leave one out"):
+    with pytest.raises(es.InputError, match="batch_size is 3, but the DataLoader's is 2; leave batch_size out"):
         es.search_lr(plain.mlp, loader, batch_size=3, **options)
 
 

@@ -290,7 +290,7 @@ def test_a_loss_that_cannot_be_read_shares_its_trials_with_no_other_search(tmp_p
         named = searched(store, loss=loss, name="squares")
         assert searched(store, loss=loss, name="squares", resume=True) == named
         assert len(configs(store)) == 3
-        with pytest.raises(SearchError, match="knows no search"):
+        with pytest.raises(SearchError, match="holds no search"):
             searched(store, loss=loss, name="other squares", resume=True)
     finally:
         loss.reporter.close()

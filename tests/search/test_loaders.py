@@ -102,7 +102,9 @@ def test_a_data_set_that_gives_nothing_is_refused_in_one_line() -> None:
         def __len__(self) -> int:
             return COUNT
 
-    with pytest.raises(es.InputError, match="Neither does not say what its examples are; give its class a __getitem__"):
+    with pytest.raises(
+        es.InputError, match="Neither does not give access to its examples; give its class a __getitem__"
+    ):
         as_tensors(DataLoader(Neither(), batch_size=8))
 
 
@@ -163,7 +165,7 @@ def test_several_rows_of_an_example_are_refused() -> None:
         inputs = torch.stack([example[0] for example in examples])
         return torch.stack([inputs, -inputs], 1), torch.stack([example[1] for example in examples])
 
-    with pytest.raises(es.InputError, match=r"makes 4 rows from 2 examples .*; return a row for each example"):
+    with pytest.raises(es.InputError, match=r"makes 4 rows from 2 examples .*; return one row for each example"):
         as_tensors(DataLoader(PAIRS, batch_size=8, collate_fn=views))
     assert read(DataLoader(PAIRS, batch_size=8, collate_fn=side_by_side))[0].shape == (COUNT, 2, WIDTH)
 
@@ -355,5 +357,5 @@ def test_a_stream_that_ends_is_read_whole_where_epochs_count() -> None:
 def test_epochs_of_data_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evenstep.search.loaders._ENDLESS", 1000)
     for loader in (DataLoader(Endless(), batch_size=8), endless(EndlessSampler())):
-        with pytest.raises(es.InputError, match="1000 examples and no end; give steps= in place of epochs="):
+        with pytest.raises(es.InputError, match="1000 examples without an end; give steps= instead of epochs="):
             as_tensors(loader)

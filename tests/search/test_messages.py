@@ -213,6 +213,6 @@ class Trimmed(PerToken):
 @pytest.mark.filterwarnings("ignore::evenstep.PlanWarning", "ignore::evenstep.SearchWarning")
 def test_a_later_batch_without_its_longest_row_says_what_to_do() -> None:
     with pytest.raises(
-        es.InputError, match=r"to match target batch_size .*; examples are padded to one length, .*total"
+        es.InputError, match=r"to match target batch_size .*; examples are padded to the longest length .*total"
     ):
         through_search(Trimmed, rows(longest=5))

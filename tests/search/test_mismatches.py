@@ -36,7 +36,7 @@ def search(make: Any = small, data: Any = (INPUTS, LABELS), **options: Any) -> e
 def test_a_plan_for_one_optimizer_is_not_searched_with_another() -> None:
     plan = es.plan(small(), INPUTS[:2], optimizer="adam")
     with pytest.raises(
-        es.InputError, match=r"plan is for optimizer 'adam', and optimizer is 'sgd'.*leave optimizer out"
+        es.InputError, match=r"plan is for optimizer 'adam', but optimizer is 'sgd'.*leave optimizer out"
     ):
         search(plan=plan, optimizer="sgd")
     found = search(plan=plan, grid=[1e-5, 0.01, 100.0])
@@ -63,7 +63,7 @@ def test_a_plan_for_one_optimizer_is_not_searched_with_another() -> None:
         ({"nesterov": 1}, "nesterov is 1; give True or False"),
         (
             {"optimizer": "sgd", "momentum": 0.9},
-            r"momentum is 0\.9.*optimizer is 'sgd'.*name SGD with momentum 'momentum'",
+            r"momentum is 0\.9.*optimizer is 'sgd'.*use 'momentum' for SGD with momentum",
         ),
         ({"optimizer": "momentum", "momentum": 0.0}, r"momentum is 0 .*optimizer is 'momentum'"),
         ({"optimizer": "adam", "momentum": 0.9}, "optimizer is 'adam'; leave them out"),
@@ -201,7 +201,7 @@ def test_what_a_later_batch_raises_is_one_line() -> None:
     ],
 )
 def test_a_loss_without_a_gradient_is_refused(loss: Any) -> None:
-    with pytest.raises(es.InputError, match="has no gradient, so that nothing can be trained"):
+    with pytest.raises(es.InputError, match="has no gradient, so nothing can be trained"):
         search(loss=loss)
 
 

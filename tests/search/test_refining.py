@@ -208,5 +208,5 @@ def test_bad_input_is_one_line(change: dict[str, Any], message: str) -> None:
 
 def test_a_plan_without_a_rate_is_refused() -> None:
     factors = es.plan(network(), data()[0][:2], optimizer="momentum")
-    with pytest.raises(es.InputError, match="factors only; plan with a base"):
+    with pytest.raises(es.InputError, match="factors only; plan with base="):
         refine(network(), factors, data())

@@ -251,7 +251,7 @@ def test_another_configuration_is_not_resumed(tmp_path: Path) -> None:
         (plain.mlp, (inputs, labels), {"schedule": lambda step: 0.5}),
     ]
     for make, data, changed in others:
-        with pytest.raises(SearchError, match="knows no search of this configuration"):
+        with pytest.raises(SearchError, match="holds no search of this configuration"):
             search_lr(make, data, **options, **changed, resume=True)
     assert len(rows(tmp_path / "s.db")) == 2
     search_lr(plain.mlp, (inputs, labels), **options, resume=True)

@@ -49,10 +49,10 @@ def anything(**sizes: int) -> nn.Module:
     ("function", "sizes", "message"),
     [
         (make, {"widht": 8}, "shrink names 'widht', and make takes width, depth, slope; give some of these"),
-        (make, {"depth": 1}, "make needs 'width' besides; add it to shrink"),
+        (make, {"depth": 1}, "make also needs 'width'; add it to shrink"),
         (plain.mlp, {"width": 1}, "shrink names 'width', and mlp takes none; leave shrink out"),
-        (make, {}, "give sizes by their names"),
-        (make, 64, "shrink is 64; give sizes by their names"),
+        (make, {}, "give sizes by name"),
+        (make, 64, "shrink is 64; give sizes by name"),
         (make, {"width": nn.ReLU}, "shrink gives 'width' as"),
     ],
 )

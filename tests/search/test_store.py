@@ -212,7 +212,7 @@ def test_a_folder_is_no_store(tmp_path: Path) -> None:
 def test_another_kind_of_file_is_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "letter.txt"
     path.write_text("Dear reader, " * 500)
-    with pytest.raises(StoreError, match="another kind of file: give another name"):
+    with pytest.raises(StoreError, match="another kind of file; give another name"):
         Store(path)
     assert path.read_text() == "Dear reader, " * 500
 
@@ -223,7 +223,7 @@ def test_a_newer_schema_is_refused_and_kept(tmp_path: Path) -> None:
     base = sqlite3.connect(path)
     base.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     base.close()
-    with pytest.raises(StoreError, match=rf"schema {SCHEMA + 1} and this version knows {SCHEMA}; update evenstep"):
+    with pytest.raises(StoreError, match=rf"schema {SCHEMA + 1}, but this version knows {SCHEMA}; update evenstep"):
         Store(path)
     assert len(plainly(path)) == len(rows)
     base = sqlite3.connect(path)

@@ -135,13 +135,13 @@ DAMAGE = {
     "rate of text": ("UPDATE copies SET lr = 'fast' WHERE seed = 1", "lr is 'fast'"),
     "seed of text": ("UPDATE copies SET seed = 'one' WHERE seed = 1", "seed is 'one'"),
     "seconds": ("UPDATE copies SET seconds = 'long' WHERE seed = 1", "seconds is 'long'"),
-    "curve cut off": ("UPDATE copies SET curve = '[1.0, 2' WHERE seed = 1", "curve is no JSON"),
+    "curve cut off": ("UPDATE copies SET curve = '[1.0, 2' WHERE seed = 1", "curve is not JSON"),
     "curve of text": ("UPDATE copies SET curve = '[\"a\"]' WHERE seed = 1", "a loss of the curve is 'a'"),
     "curve of nan": ("UPDATE copies SET curve = '[NaN]' WHERE seed = 1", "a loss of the curve is nan"),
     "curve no list": ("UPDATE copies SET curve = '3' WHERE seed = 1", "curve is 3, not a list"),
     "curve bytes": ("UPDATE copies SET curve = x'00ff' WHERE seed = 1", "curve is b"),
     "curve deep": (f"UPDATE copies SET curve = '{'[' * 100_000}' WHERE seed = 1", ""),
-    "provenance": ("UPDATE copies SET provenance = '{' WHERE seed = 1", "provenance is no JSON"),
+    "provenance": ("UPDATE copies SET provenance = '{' WHERE seed = 1", "provenance is not JSON"),
     "provenance no object": ("UPDATE copies SET provenance = '[]' WHERE seed = 1", "provenance is [], not an object"),
 }
 
@@ -168,7 +168,7 @@ def test_a_damaged_row_is_named(tmp_path: Path, change: str, words: str) -> None
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("description = '{'", "description is no JSON"),
+        ("description = '{'", "description is not JSON"),
         ("description = '5'", "description is 5, not an object"),
         ("started = 'today'", "started is 'today'"),
         ("started = 1e300", "started is 1e+300, not a time"),
@@ -267,11 +267,11 @@ def test_rows_that_are_in_the_log_alone_are_not_left_out_in_silence(sealed: Path
 
 
 def test_resuming_nothing_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(es.SearchError, match="knows no search of this configuration"):
+    with pytest.raises(es.SearchError, match="holds no search of this configuration"):
         search(tmp_path / "s.db", resume=True)
     assert list(tmp_path.iterdir()) == []
     filled(tmp_path / "s.db")
     before = (tmp_path / "s.db").read_bytes()
-    with pytest.raises(es.SearchError, match="knows no search of this configuration"):
+    with pytest.raises(es.SearchError, match="holds no search of this configuration"):
         search(tmp_path / "s.db", resume=True)
     assert (tmp_path / "s.db").read_bytes() == before

@@ -1,7 +1,7 @@
-"""What other installed packages add to the command line by entry points: evenstep-research above all.
+"""What other installed packages, such as evenstep-research, add to the command line through entry points.
 
-`evenstep.commands` are Typer apps, each a command by its entry point's name. `evenstep.spaces` are functions from
-`SpaceOptions` to a `Space`. `folder` of `evenstep.data` is a function from the folder of a data set to its tensors.
+`evenstep.commands` are Typer apps; each becomes a command named after its entry point. `evenstep.spaces` are functions
+from `SpaceOptions` to a `Space`. `folder` in `evenstep.data` is a function from a data set's folder to its tensors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from evenstep.graph import Graph
 
 RESEARCH = "evenstep-research"
 GET_RESEARCH = f"pip install {RESEARCH}, or in a clone pip install ./research"
-# What research adds, in this order; help lists its commands where it is not installed, too.
+# What evenstep-research adds, in this order. Help lists its commands even where it is not installed.
 COMMANDS = {
     "study": "Run whole experiments and record them.",
     "nas": "Train NAS-Bench-201 fairly, and compare.",
@@ -29,7 +29,7 @@ SPACES = ("mlp", "cnn", "nasbench201")
 
 @dataclass(frozen=True)
 class SpaceOptions:
-    """What describes the networks of codes; None is the space's own default."""
+    """The options that describe networks given by code; None stands for the space's default."""
 
     order: str
     norm: str
@@ -46,14 +46,14 @@ class SpaceOptions:
 
 @dataclass(frozen=True)
 class Space:
-    """Build the graph of a code, and of the base, in one of the spaces."""
+    """Build the graph of a code and of its base in one space."""
 
     target: Callable[[str], Graph]
     base: Callable[[], Graph]
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add the commands of other packages, and one that says how to get research for each of its own not installed."""
+    """Add the commands of other packages; a command of evenstep-research that is missing says how to install it."""
     points = _points("evenstep.commands", COMMANDS)
     for name in dict.fromkeys((*COMMANDS, *points)):
         if name not in points:
@@ -61,12 +61,12 @@ def add_commands(app: typer.Typer) -> None:
             continue
         try:
             app.add_typer(points[name].load(), name=name)
-        except Exception as error:  # a package that is broken: the other commands still work
+        except Exception as error:  # one broken package must not stop the other commands
             _add_refusal(app, name, "Cannot be loaded.", _broken(points[name], error))
 
 
 def load_space(name: str) -> Callable[[SpaceOptions], Space]:
-    """Return the space of a name."""
+    """Return the space with this name."""
     points = _points("evenstep.spaces", SPACES)
     if not points:
         raise _absent("a network given by --code")
@@ -85,7 +85,7 @@ def load_data_folder() -> Callable[[Any], Any]:
 
 
 def research_version() -> str | None:
-    """Return the version of research, None where it is not installed."""
+    """Return the version of evenstep-research, or None if it is not installed."""
     try:
         return version(RESEARCH)
     except PackageNotFoundError:
@@ -93,7 +93,7 @@ def research_version() -> str | None:
 
 
 def _points(group: str, first: Iterable[str]) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by their names: those of `first` in its order, then others."""
+    """Return the entry points of a group by name: those in `first` in that order, then the others."""
     points = {point.name: point for point in entry_points(group=group)}
     return {name: points[name] for name in (*(n for n in first if n in points), *sorted(points.keys() - set(first)))}
 
@@ -113,11 +113,11 @@ def _absent(what: str) -> InputError:
 def _broken(point: EntryPoint, error: Exception) -> InputError:
     package = point.dist.name if point.dist else "the package"
     why = " ".join(str(error).split())
-    return InputError(f"'{point.name}' of {package} cannot be loaded ({type(error).__name__}: {why}); install it again")
+    return InputError(f"'{point.name}' of {package} cannot be loaded ({type(error).__name__}: {why}); reinstall it")
 
 
 def _add_refusal(app: typer.Typer, name: str, text: str, refusal: InputError) -> None:
-    """Add a command that takes any arguments, `--help` too, and answers with one line."""
+    """Add a command that takes any arguments, even `--help`, and answers with one line."""
     anything = {"allow_extra_args": True, "ignore_unknown_options": True}
 
     @app.command(name, help=text, add_help_option=False, context_settings=anything)

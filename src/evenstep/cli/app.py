@@ -52,18 +52,18 @@ def _evenstep(
 
 
 def _show(message: Warning | str, *details: Any, **more: Any) -> None:
-    """Print a warning of ours as one line; others as ever."""
+    """Print evenstep's warnings as one line each, and all others as Python does."""
     if isinstance(message, PlanWarning | SearchWarning):
         say(f"warning: {message}", to=sys.stderr)
     else:
-        _as_ever(message, *details, **more)
+        _default_showwarning(message, *details, **more)
 
 
-_as_ever = warnings.showwarning
+_default_showwarning = warnings.showwarning
 
 
 def main() -> None:
-    """Run the command line; bad input prints one line and exits with 2, a warning prints one line."""
+    """Run the command line: bad input prints one line and exits with 2; a warning prints one line."""
     warnings.showwarning = _show
     try:
         app()

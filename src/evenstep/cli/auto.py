@@ -1,4 +1,4 @@
-"""`evenstep auto` and `evenstep refine`: a plan from a model and its data, and a plan corrected on the model itself."""
+"""`evenstep auto` and `evenstep refine`: plan a model from its data, and correct a plan on the model itself."""
 
 from __future__ import annotations
 
@@ -28,19 +28,23 @@ Target = Annotated[
 Data = Annotated[
     str,
     typer.Option(
-        help="'digits', a file .npz or .pt with inputs and targets, or 'file.py:function' that returns tensors, a "
+        help="'digits', an .npz or .pt file with inputs and targets, or 'file.py:function' that returns tensors, a "
         "Dataset or a DataLoader."
     ),
 ]
-TrainSteps = Annotated[int, typer.Option(help="Steps that you will train for.")]
-BatchSize = Annotated[int | None, typer.Option(help="Examples a step; left out a DataLoader's own, or 64.")]
-WeightDecay = Annotated[float | None, typer.Option(help="Weight decay; left out the optimizer's.")]
+TrainSteps = Annotated[int, typer.Option(help="How many steps you will train for.")]
+BatchSize = Annotated[int | None, typer.Option(help="Examples per step; default: the DataLoader's, or 64.")]
+WeightDecay = Annotated[float | None, typer.Option(help="Weight decay; default: the optimizer's.")]
 LossName = Annotated[
     str | None,
-    typer.Option(help="A loss of torch.nn.functional, or 'file.py:function'; left out cross_entropy or the model's."),
+    typer.Option(
+        help="A loss in torch.nn.functional, or 'file.py:function'; default: cross_entropy, or the model's loss."
+    ),
 ]
-StoreFile = Annotated[Path | None, typer.Option(help="File to write finished runs to, and to continue from.")]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="A file for the whole plan, graph and all.")]
+StoreFile = Annotated[
+    Path | None, typer.Option(help="File that keeps finished runs; a stopped call continues from it.")
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="File to write the whole plan to, with its graph.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
@@ -55,18 +59,20 @@ def auto(
     batch_size: BatchSize = None,
     weight_decay: WeightDecay = None,
     init: InitName = "conserve",
-    cost: Annotated[float, typer.Option(help="What it may cost, as a share of the training.")] = 0.1,
-    on_unknown: Annotated[str, typer.Option(help="raise, or identity to let unknown operators through.")] = "raise",
+    cost: Annotated[float, typer.Option(help="What search and correction may cost, as a share of the training.")] = 0.1,
+    on_unknown: Annotated[
+        str, typer.Option(help="Unknown operators: raise, or identity to pass them through.")
+    ] = "raise",
     store: StoreFile = None,
     out: Out = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Plan a model from nothing but its data: find a base, search it, plan, correct the plan on the model."""
+    """Plan a model from its data: make a base, search its learning rate, plan, and correct the plan."""
     make = load_maker(target, returns="a model")
     with _interruptible(), searching(f"loading {target}", quiet=quiet) as progress:
         inputs = load_data(data)
-        from evenstep.search import auto_plan  # here: torch takes seconds, and wrong options are said before
+        from evenstep.search import auto_plan  # here: torch takes seconds; report bad options first
 
         made = auto_plan(
             make(),
@@ -88,15 +94,15 @@ def auto(
 
 def refine(
     target: Target,
-    plan: Annotated[Path, typer.Argument(help="The file of the model's plan: evenstep plan ... -o FILE.")],
+    plan: Annotated[Path, typer.Argument(help="The plan to correct, a file written by: evenstep plan ... -o FILE.")],
     *,
     data: Data,
-    steps: Annotated[int | None, typer.Option(help="Steps of a short run; 128 unless you say.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of each short run; default: 128.")] = None,
     run_batch_size: Annotated[
-        int | None, typer.Option(help="Examples of a step of a short run; fewer than the batch are cheaper.")
+        int | None, typer.Option(help="Examples per step of a short run; fewer than your batch cost less.")
     ] = None,
     train_steps: Annotated[
-        int | None, typer.Option(help="Steps that you will train for; left out the plan's, or 1500.")
+        int | None, typer.Option(help="How many steps you will train for; default: the plan's, or 1500.")
     ] = None,
     loss: LossName = None,
     batch_size: BatchSize = None,
@@ -105,11 +111,11 @@ def refine(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Correct a plan by short runs of the model itself."""
+    """Correct a plan by training the model itself for a few short runs."""
     make, inputs, planned = load_maker(target, returns="a model"), load_data(data), load_plan(plan)
     with _interruptible(), searching(f"loading {target}", quiet=quiet) as progress:
         from evenstep.search import (
-            refine as refine_plan,  # here: torch takes seconds, and wrong options are said before
+            refine as refine_plan,  # here: torch takes seconds; report bad options first
         )
 
         found = refine_plan(
@@ -130,11 +136,11 @@ def refine(
 
 
 def load_plan(path: Path) -> Plan:
-    """Read the file of a plan, or raise a sentence that says what it is not."""
+    """Read a plan from a file, or raise an error that says what is wrong with the file."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise InputError(
             f"the plan '{path}' cannot be read ({reason}); write one with: evenstep plan -o FILE"
         ) from None
@@ -146,7 +152,7 @@ def load_plan(path: Path) -> Plan:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C print what is kept and exit with 130."""
+    """On Ctrl-C print what is kept and exit with 130."""
     try:
         yield
     except KeyboardInterrupt as stop:

@@ -1,4 +1,4 @@
-"""A search as a file: what `evenstep search --json` prints, and `evenstep plan --base` goes on from."""
+"""Read a search from a file: `evenstep search --json` writes it, and `evenstep plan --base` plans from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOW = "evenstep search file.py:function --json > base.json"
 
 
 def load_base(given: str) -> LRSearch | float:
-    """Return the learning rate that `--base` gives, or the search in the file that it names."""
+    """Return `--base` as a learning rate, or read the search in the file it names."""
     try:
         return float(given)
     except ValueError:
@@ -30,8 +30,8 @@ def load_base(given: str) -> LRSearch | float:
         raise InputError(f"the base '{path}' cannot be read: {error.strerror}; give a file made by: {HOW}") from None
     if content.startswith(b"SQLite format 3\x00"):
         raise InputError(
-            f"the base '{path}' is a store, which holds no graph; ask its search again, with --store '{path}' --json > "
-            "base.json (nothing is trained twice), and give base.json"
+            f"the base '{path}' is a store, which holds no graph; repeat its search with --store '{path}' --json > "
+            "base.json (nothing trains twice), and give base.json"
         )
     try:
         text = content.decode()
@@ -45,8 +45,8 @@ def load_base(given: str) -> LRSearch | float:
     if not isinstance(values, dict) or not {"grid", "losses", "best"} <= values.keys():
         raise _no_search(path)
     if "graph" not in values:
-        raise InputError(f"the base '{path}' has no graph, as older versions wrote it; make it again: {HOW}")
-    # Loaded here: torch takes seconds, and a base that is a number does without.
+        raise InputError(f"the base '{path}' has no graph because an older version wrote it; make it again: {HOW}")
+    # Imported here: torch takes seconds, and a base that is a number does not need it.
     from evenstep.search import LRSearch
     from evenstep.search.plain_values import reading
 

@@ -1,4 +1,4 @@
-"""`evenstep check`: whether networks of other widths or depths take equal steps."""
+"""`evenstep check`: whether networks of different widths or depths take equal steps."""
 
 from __future__ import annotations
 
@@ -34,35 +34,42 @@ if TYPE_CHECKING:
 def check(
     target: Annotated[
         str,
-        typer.Argument(help="'package.module:function' or 'file.py:function'; called with a size, returns a model."),
+        typer.Argument(help="'package.module:function' or 'file.py:function' that takes a size and returns a model."),
     ],
     *,
     over: Annotated[
         str,
         typer.Option(
-            help="The function's parameter and its values, such as width=64,128,256; any name if it has just one."
+            help="The function's parameter and its values, such as width=64,128,256; any name if it has only one."
         ),
     ],
     data: Annotated[
-        str, typer.Option(help="'digits', a file .npz or .pt with inputs and targets, or 'file.py:function'.")
+        str, typer.Option(help="'digits', an .npz or .pt file with inputs and targets, or 'file.py:function'.")
     ] = "digits",
-    lr: Annotated[float | None, typer.Option(help="The first network's learning rate [0.1; adam 0.01].")] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate of the first network; default: 0.1 (adam 0.01).")
+    ] = None,
     optimizer: OptimizerName = "sgd",
     rule: RuleName = "weighted",
     init: InitName = "conserve",
-    steps: Annotated[int, typer.Option(help="Real optimiser steps to take.")] = 3,
+    steps: Annotated[int, typer.Option(help="Optimiser steps to take.")] = 3,
     batch_size: Annotated[int, typer.Option(help="Examples in the batch.")] = 64,
-    seeds: Annotated[int, typer.Option(help="Seeds for weights and batch.")] = 8,
-    compare: Annotated[str, typer.Option(help="layers, last (what the readout reads), or auto.")] = "auto",
+    seeds: Annotated[int, typer.Option(help="Seeds for the weights and the batch.")] = 8,
+    compare: Annotated[
+        str, typer.Option(help="What to compare: layers, last (what the readout reads), or auto.")
+    ] = "auto",
     tolerance: Annotated[
-        float | None, typer.Option(help="Slope let pass [0.25 for layers, 0.5 for last; names: 1 octave].")
+        float | None,
+        typer.Option(help="Slope that passes; default: 0.25 for layers, 0.5 for last (names: 1 octave)."),
     ] = None,
-    on_unknown: Annotated[str, typer.Option(help="raise, or identity to let unknown operators through.")] = "raise",
-    picture: Annotated[Path | None, typer.Option(help="Where to draw the changes.")] = None,
+    on_unknown: Annotated[
+        str, typer.Option(help="Unknown operators: raise, or identity to pass them through.")
+    ] = "raise",
+    picture: Annotated[Path | None, typer.Option(help="File to draw the changes to.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    """Check that networks move alike in their first steps; exit code 1 if they do not."""
+    """Check that networks of different sizes move alike in their first steps; exit 1 if they do not."""
     what, values = _over(over)
     require_choice("rule", rule, RULES)
     require_choice("init", init, INITS)
@@ -70,7 +77,7 @@ def check(
     rate = lr if lr is not None else 0.01 if steps_by_rate(chosen.name) else 0.1
     if picture is not None:
         require_picture(picture)
-    # Loaded here: torch takes seconds, and wrong options are said before.
+    # Imported here: torch takes seconds, and bad options should be reported first.
     from evenstep.module import plan
     from evenstep.module.trace import trace
     from evenstep.search import check as check_networks
@@ -80,7 +87,7 @@ def check(
     tensors, _ = as_tensors(load_data(data))
     call = _caller(target, what)
     networks: dict[float | str, tuple[Callable[[], nn.Module], Plan]] = {}
-    base_graph = None  # the first network's: it is the base of all
+    base_graph = None  # the first network is the base of all
     for value in values:
         make = call(value)
         model = made(make, 0)
@@ -122,14 +129,14 @@ def check(
 
 
 def _over(text: str) -> tuple[str, list[int] | list[float] | list[str]]:
-    """Return what is varied and its values: whole numbers, numbers, or else names."""
+    """Return the parameter to vary and its values: whole numbers, numbers, or else names."""
     what, equals, listed = text.partition("=")
     values = [part.strip() for part in listed.split(",") if part.strip()]
     if not equals or not what.strip() or len(values) < 2:
-        raise InputError(f"--over is '{text}'; give a name and two values or more, such as width=64,128,256")
+        raise InputError(f"--over is '{text}'; give a name and at least two values, such as width=64,128,256")
     if len(set(values)) < len(values):
-        raise InputError(f"--over is '{text}', with a value twice; give each once")
-    # Not by trying int(): that reads the code '2_02' as the number 202.
+        raise InputError(f"--over is '{text}', which repeats a value; give each once")
+    # Not int(): it reads the code '2_02' as the number 202.
     if all(re.fullmatch(r"\d+", value) for value in values):
         return what.strip(), [int(value) for value in values]
     if all(re.fullmatch(r"\d*\.?\d+(e[+-]?\d+)?", value) for value in values):
@@ -138,18 +145,18 @@ def _over(text: str) -> tuple[str, list[int] | list[float] | list[str]]:
 
 
 def _caller(target: str, what: str) -> Callable[[Any], Callable[[], Any]]:
-    """Return what binds a value to the target's function: to the parameter of that name, or else to its only one."""
+    """Return a function that binds a value to the target's parameter of that name, or else to its only parameter."""
     make = load_maker(target, returns="a model for a size")
     try:
         parameters = inspect.signature(make).parameters
-    except (TypeError, ValueError):  # some functions written in C have none
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return lambda value: partial(make, value)
     kinds = {parameter.kind for parameter in parameters.values()}
     if what in parameters and parameters[what].kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
         return lambda value: partial(make, **{what: value})
     if len(parameters) > 1 and not kinds & {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
         raise InputError(
-            f"--over varies '{what}', and '{target}' has no parameter of that name; name one of {', '.join(parameters)}"
+            f"--over varies '{what}', but '{target}' has no such parameter; choose from {', '.join(parameters)}"
         )
     return lambda value: partial(make, value)
 
@@ -163,7 +170,7 @@ def _print(result: Check, what: str) -> None:
     ]
     wide = max(len(trend.signal) for trend in trends)
     column = 3 + max(len(cell) for row in (labels, *rows) for cell in row)
-    print(f"change by the first step over {what}, to first order; in brackets: after {result.steps} real steps")
+    print(f"change by the first step over {what}, to first order; in brackets: after {result.steps} steps")
     head = "octaves" if result.named else "slope"
     print(" " * wide + "".join(f"{label:>{column}}" for label in labels) + f"{head:>10}")
     for trend, row in zip(trends, rows, strict=True):

@@ -1,4 +1,4 @@
-"""Options that take a name out of a list: help names all of them, and the shell completes them."""
+"""Options that take a name from a list: help shows all names, and the shell completes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPACES = ("mlp", "cnn", "nasbench201")
 
 
 def among(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """Return what completes the beginning of one of the names.
+    """Return a function that completes the beginning of a name.
 
     >>> among(["weighted", "paths"])("w")
     ['weighted']
@@ -25,7 +25,7 @@ def among(names: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def listed(names: Iterable[str], more: str = "") -> str:
-    """Return the help of an option that takes one of the names.
+    """Return the help text of an option that takes one of these names.
 
     >>> listed(["local", "ray"])
     'local or ray.'
@@ -40,7 +40,7 @@ OptimizerName = Annotated[str, typer.Option(help=listed(OPTIMIZER_NAMES), autoco
 BasesOptimizerName = Annotated[
     str | None,
     typer.Option(
-        help=listed(OPTIMIZER_NAMES, "; left out, the one that the base was searched for"),
+        help=listed(OPTIMIZER_NAMES, "; default: the one that the base was searched with"),
         autocompletion=among(OPTIMIZER_NAMES),
     ),
 ]

@@ -12,7 +12,7 @@ from evenstep.errors import InputError
 
 
 def load_data(source: str) -> Any:
-    """Return what `--data` names."""
+    """Load the data that `--data` names."""
     if source == "digits":
         from evenstep.data import digits
 
@@ -24,7 +24,7 @@ def load_data(source: str) -> Any:
         return load_function(source, returns="(inputs, targets), a Dataset or a DataLoader")()
     if path.suffix not in (".npz", ".pt"):
         raise InputError(
-            f"data is '{source}'; give 'digits', a file .npz or .pt, the folder of a data set, or 'file.py:function'"
+            f"data is '{source}'; give 'digits', an .npz or .pt file, the folder of a data set, or 'file.py:function'"
         )
     if not os.path.isfile(path):
         raise InputError(f"there is no file '{source}'; give another --data")
@@ -32,7 +32,7 @@ def load_data(source: str) -> Any:
 
 
 def load_examples(source: str) -> Any:
-    """Return example inputs of the data that `--data` names."""
+    """Return example inputs from the data that `--data` names."""
     from evenstep.search.tensors import as_tensors, example_of
 
     (inputs, _), _ = as_tensors(load_data(source), limit=2)
@@ -52,13 +52,13 @@ def _from_file(path: Path) -> Any:
         return (values["inputs"], values["targets"]) if isinstance(values, dict) else tuple(values)
     except PermissionError:
         raise InputError(f"the data file '{path}' cannot be read: permission denied; give another --data") from None
-    except KeyError as error:  # NumPy puts a sentence around the name
-        said = f"has no '{next(name for name in ('inputs', 'targets') if name in str(error))}'"
-    except Exception:  # a file of another kind fails with nearly any exception, whose advice is for programs
-        said = f"cannot be read as {'arrays of numbers' if stacked else 'tensors'}"
+    except KeyError as error:  # NumPy wraps the name in a sentence
+        problem = f"has no '{next(name for name in ('inputs', 'targets') if name in str(error))}'"
+    except Exception:  # a file of another kind raises almost anything, with advice for programmers
+        problem = f"cannot be read as {'arrays of numbers' if stacked else 'tensors'}"
     save = "numpy.savez('{}', inputs=inputs, targets=targets)"
     if not stacked:
         save = "torch.save({{'inputs': inputs, 'targets': targets}}, '{}')"
     raise InputError(
-        f"the data file '{path}' {said}; it needs arrays 'inputs' and 'targets', written by {save.format(path.name)}"
+        f"the data file '{path}' {problem}; it needs arrays 'inputs' and 'targets', written by {save.format(path.name)}"
     )

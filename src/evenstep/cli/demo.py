@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def demo(
-    picture: Annotated[Path, typer.Option(help="Where to write the picture.")] = Path("evenstep-demo.png"),
-    page: Annotated[Path, typer.Option(help="Where to write the page of graphs and plans.")] = Path(
+    picture: Annotated[Path, typer.Option(help="File to draw the picture to.")] = Path("evenstep-demo.png"),
+    page: Annotated[Path, typer.Option(help="File to write the page of graphs and plans to.")] = Path(
         "evenstep-demo.html"
     ),
     seeds: Annotated[int, typer.Option(help="Seeds to average over.", min=1)] = 1,
-    steps: Annotated[int, typer.Option(help="Steps of every training.", min=10)] = 150,
+    steps: Annotated[int, typer.Option(help="Steps of each training.", min=10)] = 150,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    """Train chains, residual networks, ViTs and transformers, at one rate and by their plans; two minutes."""
+    """Train chains, residual networks, ViTs and transformers at one rate and by their plans; takes two minutes."""
     for option, path in (("picture", picture), ("page", page)):
         require_place(path, option)
     for package in ("matplotlib", "sklearn"):
@@ -36,7 +36,7 @@ def demo(
             raise InputError(f"the demo needs {package}, which is not installed; pip install 'evenstep[demo]'")
     require_picture(picture)
 
-    # Loaded here: torch and matplotlib take seconds, and other commands do without them.
+    # Imported here: torch and matplotlib take seconds, and other commands do not need them.
     from rich.console import Console
 
     from evenstep.demo import DemoProgress, draw, measure
@@ -52,7 +52,7 @@ def demo(
     result = measure(seeds=seeds, steps=steps, notify=notify)
     with drawing(picture):
         draw(result, picture)
-    write_report(dict(result.plans), page, title="The demo's networks, as planned")
+    write_report(dict(result.plans), page, title="The demo's networks and their plans")
     if as_json:
         summary = {"summary": sentences(result), "picture": str(picture), "page": str(page)}
         print(json.dumps({**summary, "config": result.config(), "networks": result.results()}))
@@ -61,7 +61,7 @@ def demo(
 
 
 def _print(console: Console, result: Demo, picture: Path, page: Path) -> None:
-    """Print the sentences, the table, and where the rest is."""
+    """Print the sentences, the table, and where the files are."""
     from rich.table import Table
 
     from evenstep.demo.words import HEAD, rows, sentences, title

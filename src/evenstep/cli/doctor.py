@@ -23,7 +23,7 @@ _EXTRA = re.compile(r"""extra\s*==\s*['"]([\w.-]+)['"]""")
 
 @dataclass(frozen=True)
 class Package:
-    """A package evenstep asks for: its version here (None: not installed) and the lowest it takes."""
+    """A package that evenstep requires: the installed version (None if there is none) and the lowest that works."""
 
     name: str
     version: str | None
@@ -32,13 +32,13 @@ class Package:
 
     @property
     def ok(self) -> bool:
-        """Whether it is there, and new enough."""
+        """Whether it is installed and new enough."""
         return self.version is not None and _numbers(self.version) >= _numbers(self.lowest)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One part of the self-check: what was found, what should have been, and whether they agree."""
+    """One part of the self-check: the answer, the expected answer, and whether they agree."""
 
     name: str
     found: str
@@ -52,7 +52,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    """Show versions, device and extras, and check within seconds that evenstep works; exit code 1 if not."""
+    """Show versions, device and extras, and check that evenstep works; exit 1 if it does not."""
     from evenstep import __version__
 
     research = research_version()
@@ -80,13 +80,13 @@ def doctor(
         for finding in findings:
             verdict = "ok" if finding.ok else f"BROKEN, expected {finding.expected}"
             print(f"{finding.name}: {finding.found} ({finding.seconds:.1f} s), {verdict}")
-        print(f"broken: {', '.join(broken)}; reinstall with pip install evenstep" if broken else "all is well")
+        print(f"broken: {', '.join(broken)}; reinstall with pip install evenstep" if broken else "everything works")
     if broken:
         raise typer.Exit(1)
 
 
 def installed() -> list[Package]:
-    """Return the packages that evenstep's own metadata asks for, each once, those of extras after the others."""
+    """Return the packages that evenstep's metadata requires, each once, with those of extras last."""
     found: dict[str, Package] = {}
     for text in metadata.requires("evenstep") or []:
         required = _REQUIREMENT.match(text)
@@ -98,13 +98,13 @@ def installed() -> list[Package]:
 
 
 def self_check() -> list[Finding]:
-    """Plan a network whose factor is known, and search a rate whose place is known."""
+    """Plan a network whose factor is known, and search for a rate that is known."""
     return [_checked("plan", _plan, _PLANNED), _checked("search", _search, _SEARCHED)]
 
 
 # The paper's rule is exact: paths of depths 3, 2 and 1 where the base has one of depth 2.
 _PLANNED = math.sqrt(8 / (27 + 8 + 1))
-# Rates a factor of four apart: the losses beside the best are too far away for another machine's rounding to matter.
+# Rates a factor of four apart, so that rounding on another machine cannot change which loss is smallest.
 _RATES = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)
 _SEARCHED = 4.0
 
@@ -145,13 +145,13 @@ def _search() -> float:
 
 
 def _checked(name: str, run: Callable[[], float], expected: float) -> Finding:
-    """Run a check; whatever it raises is a finding too."""
+    """Run a check; if it raises, that is its finding."""
     before = time.perf_counter()
     try:
         value = run()
-    except Exception as error:  # the point of a doctor: anything may be broken
-        said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        return Finding(name, said, f"{expected:.6g}", ok=False, seconds=time.perf_counter() - before)
+    except Exception as error:  # anything may be broken: that is what the check is for
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return Finding(name, problem, f"{expected:.6g}", ok=False, seconds=time.perf_counter() - before)
     near = math.isclose(value, expected, rel_tol=1e-6)
     return Finding(name, f"{value:.6g}", f"{expected:.6g}", ok=near, seconds=time.perf_counter() - before)
 
@@ -160,7 +160,7 @@ def _device() -> str:
     try:
         import torch
     except Exception as error:
-        return f"unknown, torch cannot be loaded ({type(error).__name__}: {error})"
+        return f"unknown because torch cannot be loaded ({type(error).__name__}: {error})"
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         return f"cuda ({', '.join(names)})"
@@ -188,7 +188,7 @@ def _print_packages(packages: list[Package]) -> None:
             print(f"  {package.name:<{wide}}  {package.version}")
         elif package.extra:
             hint = f"pip install 'evenstep[{package.extra}]'"
-            print(f"  {package.name:<{wide}}  {package.version or 'not installed'}, an extra: {hint}")
+            print(f"  {package.name:<{wide}}  {package.version or 'not installed'} (optional: {hint})")
         else:
-            wanted = f"from {package.lowest} up"
+            wanted = f"{package.lowest} or later"
             print(f"  {package.name:<{wide}}  {package.version or 'NOT INSTALLED'}, BROKEN: needs {wanted}")

@@ -9,9 +9,9 @@ from evenstep.planning import any_digits
 
 
 def require_json(text: str, where: str) -> None:
-    """Refuse a text that is empty, or that begins as JSON and is none; `where` is what the error calls it."""
+    """Refuse text that is empty, or that looks like JSON but is not valid; the error calls it `where`."""
     if not text.strip():
-        raise InputError(f"{where} is empty and not valid JSON; write it again with the command it came from")
+        raise InputError(f"{where} is empty, which is not valid JSON; write it again with the command that made it")
     if text.lstrip()[0] not in "{[":
         return
     try:
@@ -20,7 +20,7 @@ def require_json(text: str, where: str) -> None:
     except json.JSONDecodeError as error:
         raise InputError(
             f"{where} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}), perhaps cut off; "
-            "write it again with the command it came from"
+            "write it again with the command that made it"
         ) from None
     except RecursionError:
         return

@@ -1,4 +1,4 @@
-"""`evenstep lint`: whether a script gives its parameters to optimisers and schedulers as it should."""
+"""`evenstep lint`: whether a script gives its parameters to optimisers and schedulers correctly."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ def lint(
     target: Annotated[
         str,
         typer.Argument(
-            help="'package.module:function' or 'file.py:function', a function that returns (model, optimizer) or "
-            "(model, optimizer, scheduler), with example_inputs after the model if it can."
+            help="'package.module:function' or 'file.py:function' that returns (model, optimizer) or "
+            "(model, optimizer, scheduler), if possible with example_inputs after the model."
         ),
     ],
     *,
     plan: Annotated[
-        Path | None, typer.Option(help="The file of a plan, which says what rates are right: evenstep plan -o FILE.")
+        Path | None,
+        typer.Option(help="A plan that says which rates are right, a file written by: evenstep plan -o FILE."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Find parameters in the wrong group, in none or in two, and schedulers that flatten groups; exit 1 if any."""
+    """Find parameters in a wrong group, no group or two groups, and schedulers that make rates equal; exit 1 if any."""
     known = None if plan is None else load_plan(plan)
     make = load_function(target, returns=_RETURNS)
     from evenstep.lint import lint as lint_groups
@@ -49,7 +50,7 @@ def lint(
 
 
 def _parts(target: str, made: Any) -> tuple[Any, Any, Any, Any]:
-    """Return the model, its example inputs, the optimiser and the scheduler of what a function returned."""
+    """Split what a function returned into model, example inputs, optimiser and scheduler."""
     if isinstance(made, tuple) and len(made) > 1:
         model, *rest = made
         inputs = None if _is_optimizer(rest[0]) else rest.pop(0)

@@ -9,7 +9,7 @@ from evenstep.errors import InputError
 
 
 def load_loss(named: str) -> Any:
-    """Return the loss that a name of torch's or a target stands for."""
+    """Return the loss that a target, or a name in torch.nn.functional, stands for."""
     if ":" in named:
         return load_object(named, returns="a loss")
     from torch.nn import functional
@@ -18,7 +18,7 @@ def load_loss(named: str) -> Any:
     found = getattr(functional, named, None) if is_loss else None
     if not callable(found):
         raise InputError(
-            f"loss is '{named}'; give one of torch.nn.functional, such as cross_entropy or mse_loss, or "
+            f"loss is '{named}'; give one in torch.nn.functional, such as cross_entropy or mse_loss, or "
             "'file.py:function'"
         )
     return found

@@ -1,4 +1,4 @@
-"""Refuse a picture that cannot be drawn before anything is trained for it."""
+"""Refuse a picture that cannot be drawn, before anything is trained for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evenstep.errors import InputError
 
 
 def require_place(path: Path, what: str) -> None:
-    """Refuse a file for `what`, the option's name, whose folder is not there or that is a folder itself."""
+    """Refuse a file whose folder does not exist, or that is itself a folder; `what` is the option's name."""
     if not os.path.isdir(path.parent):
         raise InputError(f"there is no folder '{path.parent}' for the {what}; make it, or give another --{what}")
     if os.path.isdir(path):
@@ -21,10 +21,10 @@ def require_place(path: Path, what: str) -> None:
 
 
 def require_picture(path: Path) -> None:
-    """Refuse a picture whose folder is not there, or whose name ends in a format that cannot be drawn."""
+    """Refuse a picture whose folder does not exist, or whose name ends in a format that cannot be drawn."""
     require_place(path, "picture")
     try:
-        from matplotlib.backend_bases import FigureCanvasBase  # here: it takes a second, and few ask for a picture
+        from matplotlib.backend_bases import FigureCanvasBase  # here: it takes a second, and few calls draw
     except ImportError:
         raise InputError(
             f"the picture '{path}' is drawn with matplotlib, which is not installed; install it with pip install "
@@ -32,12 +32,12 @@ def require_picture(path: Path) -> None:
         ) from None
 
     if path.suffix and path.suffix[1:].lower() not in FigureCanvasBase.get_supported_filetypes():
-        raise InputError(f"the picture is '{path}', of a format that is not known; end it in .png, .pdf or .svg")
+        raise InputError(f"the picture is '{path}', which has an unknown format; end it in .png, .pdf or .svg")
 
 
 @contextmanager
 def drawing(path: Path) -> Iterator[None]:
-    """Say in one line that a picture could not be written."""
+    """Turn a failure to write a picture into one line."""
     try:
         yield
     except OSError as error:

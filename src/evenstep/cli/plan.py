@@ -1,4 +1,4 @@
-"""`evenstep plan`: plan a network given by a compact code, or a module of your own."""
+"""`evenstep plan`: plan your own module, or a network given by a compact code."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ def plan(
     target: Annotated[
         str | None,
         typer.Argument(
-            help="'package.module:function' or 'file.py:function', a function that returns (model, example_inputs), or "
-            "a model alone with --data."
+            help="'package.module:function' or 'file.py:function' that returns (model, example_inputs), or a model "
+            "alone if you give --data."
         ),
     ] = None,
     *,
-    data: Annotated[
-        str | None, typer.Option(help="Where a target's example inputs come from, as for evenstep search.")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="Data to take example inputs from, as for evenstep search.")] = None,
     space: SpaceName = "mlp",
     code: Annotated[
         str | None,
-        typer.Option(help="Compact code, such as 2_12_112; '-' reads one a line from standard input."),
+        typer.Option(help="Compact code, such as 2_12_112; '-' reads one per line from standard input."),
     ] = None,
     order: Annotated[str, typer.Option(help="pre: z = sum W relu(z); post: x = sum relu(W x).")] = "pre",
-    norm: Annotated[str, typer.Option(help="none, batch or layer, before every activation (order pre).")] = "none",
-    activation: Annotated[str, typer.Option(help="relu, gelu, silu, tanh, ...")] = "relu",
-    width: Annotated[int | None, typer.Option(help="Hidden units or channels [256; cnn 64; nasbench201 16].")] = None,
-    inputs: Annotated[
-        int | None, typer.Option(help="Input features or channels [3072; cnn and nasbench201 3].")
+    norm: Annotated[str, typer.Option(help="Norm before every activation (order pre): none, batch or layer.")] = "none",
+    activation: Annotated[str, typer.Option(help="Activation: relu, gelu, silu, tanh, ...")] = "relu",
+    width: Annotated[
+        int | None, typer.Option(help="Hidden units or channels; default: 256 (cnn 64, nasbench201 16).")
     ] = None,
-    classes: Annotated[int, typer.Option(help="Outputs.")] = 10,
+    inputs: Annotated[
+        int | None, typer.Option(help="Input features or channels; default: 3072 (cnn, nasbench201 3).")
+    ] = None,
+    classes: Annotated[int, typer.Option(help="Number of classes, the outputs.")] = 10,
     kernel_size: Annotated[int, typer.Option(help="Kernel size (cnn).")] = 3,
     image_size: Annotated[int, typer.Option(help="Side of the square images (cnn, nasbench201).")] = 32,
     rule: RuleName = "weighted",
@@ -63,30 +63,38 @@ def plan(
     optimizer: BasesOptimizerName = None,
     base: Annotated[
         str | None,
-        typer.Option(help="The base's learning rate, or the file of its search: evenstep search --json > FILE."),
+        typer.Option(help="The base's learning rate, or its search, a file written by: evenstep search --json > FILE."),
     ] = None,
-    base_code: Annotated[str | None, typer.Option(help="The base's code [2; nasbench201 0_00_300].")] = None,
+    base_code: Annotated[str | None, typer.Option(help="The base's code; default: 2 (nasbench201 0_00_300).")] = None,
     base_width: Annotated[
-        int | None, typer.Option(help="The base's width, which Adam's factors are over [256; cnn 64; nasbench201 16].")
+        int | None,
+        typer.Option(help="The base's width, for Adam's factors; default: 256 (cnn 64, nasbench201 16)."),
     ] = None,
     base_kernel_size: Annotated[int, typer.Option(help="The base's kernel size (cnn).")] = 3,
     batch_size: Annotated[
-        int | None, typer.Option(help="Examples a step of your training: moves the rates by --batch-rule.")
+        int | None, typer.Option(help="Examples per step of your training; --batch-rule moves rates there.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps of your training: moves the rates by --length-rule.")] = None,
-    batch_rule: Annotated[str, typer.Option(help=f"One of {', '.join(BATCH_RULES)}.")] = BATCH.name,
-    length_rule: Annotated[str, typer.Option(help=f"One of {', '.join(LENGTH_RULES)}.")] = LENGTH.name,
+    steps: Annotated[int | None, typer.Option(help="Steps of your training; --length-rule moves rates there.")] = None,
+    batch_rule: Annotated[
+        str, typer.Option(help=f"How rates depend on the batch: {', '.join(BATCH_RULES)}.")
+    ] = BATCH.name,
+    length_rule: Annotated[
+        str, typer.Option(help=f"How rates depend on the length: {', '.join(LENGTH_RULES)}.")
+    ] = LENGTH.name,
     base_batch_size: Annotated[
-        int | None, typer.Option(help="Examples a step that a bare --base was found with; a search knows its own.")
+        int | None,
+        typer.Option(help="Examples per step that a number as --base was found with; a search records its own."),
     ] = None,
     base_steps: Annotated[
-        int | None, typer.Option(help="Steps that a bare --base was found with; a search knows its own.")
+        int | None, typer.Option(help="Steps that a number as --base was found with; a search records its own.")
     ] = None,
-    on_unknown: Annotated[str, typer.Option(help="raise, or identity to let unknown operators through.")] = "raise",
-    strict: Annotated[bool, typer.Option("--strict", help="Let what looks wrong in the plan be an error.")] = False,
+    on_unknown: Annotated[
+        str, typer.Option(help="Unknown operators: raise, or identity to pass them through.")
+    ] = "raise",
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse a plan that looks wrong.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="A file for the whole plan, graph and all, which evenstep report shows."),
+        typer.Option("--out", "-o", help="File to write the whole plan to, with its graph, for evenstep report."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
@@ -96,9 +104,9 @@ def plan(
         raise InputError("give either a target ('file.py:function') or --code, such as: evenstep plan --code 2_12_112")
     given = _given(context)
     if target is None and data is not None:
-        raise InputError(f"--data '{data}' is for example inputs of a target; with --code leave it out")
+        raise InputError(f"--data '{data}' gives example inputs for a target; leave it out with --code")
     if target is not None and given:
-        raise InputError(f"{given[0]} is for networks given by --code; with the target '{target}' leave it out")
+        raise InputError(f"{given[0]} is for networks given by --code; leave it out with the target '{target}'")
     loaded = None if base is None else load_base(base)
     options: dict[str, Any] = {"rule": rule, "init": init, "optimizer": optimizer, "base": loaded}
     options |= {"batch_size": base_batch_size, "steps": base_steps}
@@ -132,13 +140,15 @@ def plan(
     if loaded is not None and not isinstance(loaded, float):
         if describing := [name for name in given if name.startswith("--base-")]:
             raise InputError(
-                f"{describing[0]} describes a base, and the search in '{base}' has its own; leave out one of them"
+                f"{describing[0]} describes a base, but the search in '{base}' has its own; leave one of them out"
             )
         searched = loaded.graph
         chosen = Space(chosen.target, lambda: searched)
     if code == "-":
         if out is not None:
-            raise InputError(f"--out is '{out}', for one plan; with --code - leave it out, every line prints its own")
+            raise InputError(
+                f"--out is '{out}', a file for one plan; leave it out with --code -, which prints them all"
+            )
         _stream(chosen, options, move, strict=strict)
     else:
         with working(f"planning {code}", quiet=quiet):
@@ -149,7 +159,7 @@ def plan(
 
 
 def _move(batch_size: int | None, steps: int | None, batch_rule: str, length_rule: str) -> Callable[[Plan], Plan]:
-    """Return what moves plans to the training that is named, if any."""
+    """Return a function that moves plans to the training described by these options, if any."""
     rules = {"batch_rule": batch_rule_of(batch_rule), "length_rule": length_rule_of(length_rule)}
     for name, given, rule, usual in (
         ("batch", batch_size, batch_rule, BATCH.name),
@@ -157,18 +167,18 @@ def _move(batch_size: int | None, steps: int | None, batch_rule: str, length_rul
     ):
         if given is None and rule != usual:
             option = "--batch-size" if name == "batch" else "--steps"
-            raise InputError(f"--{name}-rule is '{rule}', and there is nothing to move the plan to; give {option}")
+            raise InputError(f"--{name}-rule is '{rule}', but there is no training to move the plan to; give {option}")
     if batch_size is None and steps is None:
         return lambda made: made
     return lambda made: made.at(batch_size=batch_size, steps=steps, **rules)  # type: ignore[arg-type]
 
 
 def _stream(space: Space, options: dict[str, Any], move: Callable[[Plan], Plan], *, strict: bool) -> None:
-    """Plan the codes on standard input, one JSON object a line; a bad line gives an error object and the rest go on."""
+    """Plan the codes on standard input, one JSON object per line; a bad line prints an error object."""
     base_graph = space.base()
     move(
         plan_graph(base_graph, base_graph=base_graph, **options)
-    )  # options that are wrong for all lines fail here, once
+    )  # options that are wrong for every line fail once, here
     for number, line in enumerate(sys.stdin, start=1):
         code = line.strip()
         if not code:
@@ -185,20 +195,20 @@ def _stream(space: Space, options: dict[str, Any], move: Callable[[Plan], Plan],
 
 
 def _given(context: typer.Context) -> list[str]:
-    """Return the options for codes that the user has written, as they are written."""
+    """Return the options for codes that the user gave, as written."""
     sources = {name: context.get_parameter_source(name) for name in _FOR_CODES}
     return [f"--{n.replace('_', '-')}" for n, source in sources.items() if source and source.name != "DEFAULT"]
 
 
 def _compact(code: str, made: Plan) -> dict[str, Any]:
-    """Return the JSON object of a code: the plan without its graph, vertices those of the DAG alone."""
+    """Return the JSON object of a code: the plan without its graph, and with the vertices of the DAG only."""
     values = made.to_dict(graph=False)
     values["vertices"] = [vertex for vertex in values["vertices"] if vertex["name"].isdigit()]
     return {"code": code, **values}
 
 
 def write_plan(made: Plan, out: Path | None) -> None:
-    """Write a plan whole, where it is asked for."""
+    """Write the whole plan, if a file was given."""
     if out is None:
         return
     try:
@@ -209,7 +219,7 @@ def write_plan(made: Plan, out: Path | None) -> None:
 
 
 def print_or_dump(made: Plan, values: dict[str, Any], *, as_json: bool) -> None:
-    """Print a plan's values as JSON, or its table."""
+    """Print a plan's values as JSON, or the plan as a table."""
     with any_digits():
         if as_json:
             print(json.dumps(values, indent=2))

@@ -1,4 +1,4 @@
-"""`evenstep report`: one HTML page that shows plans, searches, checks and studies."""
+"""`evenstep report`: one HTML page of plans, searches, checks and studies."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def report(
         list[str],
         typer.Argument(
             metavar="RUN_OR_PLAN",
-            help="Files: a plan, a search or a check as JSON, a store of runs, a study's record.json; '-' reads JSON "
+            help="Files: a plan, search or check as JSON, a store, or a study's record.json; '-' reads JSON "
             "from standard input.",
         ),
     ],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="The page's title.")] = "",
-    run: Annotated[str, typer.Option(help="Of a store, only the search whose configuration begins so.")] = "",
+    run: Annotated[str, typer.Option(help="Of a store, only the search whose configuration begins with this.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    """Write one self-contained page: graph, parameter table, searches, coordinate check and studies."""
+    """Write one self-contained page: graph, parameter table, searches, checks and studies."""
     if not os.path.isdir(output.parent):
         raise InputError(f"there is no folder '{output.parent}' for the page; make it, or give another --output")
     if run_or_plan.count("-") > 1:
         raise InputError("standard input is named twice; give '-' once")
-    with working("reading what to report on", quiet=quiet) as show:
+    with working("reading the files", quiet=quiet) as show:
         parts = _read(run_or_plan, run)
         show(f"writing {output}")
         from evenstep.report.page.writing import render, write_page
@@ -54,7 +54,7 @@ def report(
 
 
 def _read(names: Sequence[str], run: str) -> list[Part]:
-    # Loaded here: torch takes seconds, and wrong options are said before.
+    # Imported here: torch takes seconds, and bad options should be reported first.
     from evenstep.report.page.reading import part_of_text, read
 
     parts: list[Part] = []
@@ -73,7 +73,7 @@ def _read(names: Sequence[str], run: str) -> list[Part]:
 
 
 def _require_json(path: Path) -> None:
-    """Say that a file is damaged JSON, where it is; what else is wrong with it, others say."""
+    """Refuse a file that is damaged JSON; other faults are reported elsewhere."""
     if not os.path.isfile(path):
         return
     try:

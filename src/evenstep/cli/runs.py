@@ -1,4 +1,4 @@
-"""`evenstep runs`: what a store of finished trials holds."""
+"""`evenstep runs`: the trials in a store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ StorePath = Annotated[Path, typer.Argument(help="The store's file.")]
 
 @runs.command("list")
 def list_searches(
-    store: StorePath, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False
+    store: StorePath, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False
 ) -> None:
     """List the searches of a store."""
     for search in _open(store).searches():
@@ -45,9 +45,9 @@ def list_searches(
 def show(
     store: StorePath,
     config: Annotated[
-        str | None, typer.Argument(help="The beginning of a search's configuration hash; left out, the latest search.")
+        str | None, typer.Argument(help="Beginning of a search's hash; default: the latest search.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """Show the finished trials of a search."""
     opened = _open(store)
@@ -64,8 +64,8 @@ def show(
 @runs.command()
 def export(
     store: StorePath,
-    output: Annotated[Path, typer.Argument(help="A file .csv or .parquet; '-' prints CSV.")],
-    config: Annotated[str | None, typer.Option(help="Only this search.")] = None,
+    output: Annotated[Path, typer.Argument(help="A .csv or .parquet file; '-' prints CSV.")],
+    config: Annotated[str | None, typer.Option(help="Beginning of a search's hash; default: all searches.")] = None,
 ) -> None:
     """Export trials to CSV or Parquet."""
     opened = _open(store)
@@ -96,13 +96,13 @@ _COLUMNS = ("config", "lr", "seed", "loss", "status", "seconds", "curve", "prove
 def _open(path: Path) -> Store:
     if not os.path.isfile(path):  # not path.is_file(), which raises for names too long for a file system
         raise StoreError(f"there is no store '{path}'; a search writes one with --store FILE")
-    from evenstep.search.store import Store  # here: it loads torch, and help and completion do without
+    from evenstep.search.store import Store  # here: it imports torch, which help and completion do not need
 
     return Store(path, read_only=True)
 
 
 def _latest(store: Store, path: Path) -> str:
-    """Return the configuration of the search that began last, and say which it is where there are others."""
+    """Return the configuration of the search that began last, and print it if there are others."""
     searches = store.searches()
     if not searches:
         raise InputError(f"the store '{path}' holds no search; `evenstep search --store` writes one")
@@ -118,7 +118,7 @@ def _latest(store: Store, path: Path) -> str:
 def _rows(store: Store, config: str) -> list[StoreRow]:
     matching = [search["config"] for search in store.searches() if search["config"].startswith(config)]
     if len(matching) != 1:
-        raise InputError(f"{len(matching)} searches begin with '{config}'; `evenstep runs list` shows them")
+        raise InputError(f"{len(matching)} searches begin with '{config}'; list them with `evenstep runs list`")
     return store.rows(matching[0])
 
 
@@ -147,7 +147,7 @@ def _write_parquet(rows: list[dict[str, Any]], output: Path) -> None:
         from pyarrow import parquet
     except ImportError:
         raise InputError("Parquet needs the package pyarrow; install it with pip install 'evenstep[parquet]'") from None
-    # Named types: a column of missing losses, or no row at all, would otherwise have none.
+    # Types are given because they cannot be inferred from missing losses or from no rows.
     kinds = {"lr": pa.float64(), "seed": pa.int64(), "loss": pa.float64(), "seconds": pa.float64()}
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in _COLUMNS])
     parquet.write_table(pa.Table.from_pylist(rows, schema=schema), output)

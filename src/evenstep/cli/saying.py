@@ -1,4 +1,4 @@
-"""Print sentences: within the width of a terminal, and whole in files and pipes."""
+"""Print sentences, wrapped to a terminal's width and whole in files and pipes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TextIO
 
 
 def say(text: str, *, to: TextIO | None = None) -> None:
-    """Print lines of text; on a terminal a line that is too long goes on in the next, indented."""
+    """Print lines of text; on a terminal, wrap long lines and indent what follows."""
     stream = sys.stdout if to is None else to
     if stream.isatty():
         width = max(shutil.get_terminal_size().columns, 20)

@@ -1,4 +1,4 @@
-"""`evenstep search`: the learning rate of a network of your own."""
+"""`evenstep search`: search the learning rate of your own network."""
 
 from __future__ import annotations
 
@@ -32,48 +32,52 @@ def search(
     data: Annotated[
         str,
         typer.Option(
-            help="'digits', a file .npz or .pt with inputs and targets, or 'file.py:function' that returns tensors, a "
+            help="'digits', an .npz or .pt file with inputs and targets, or 'file.py:function' that returns tensors, a "
             "Dataset or a DataLoader."
         ),
     ] = "digits",
     shrink: Annotated[
         str | None, typer.Option(help="Sizes to call the function with, such as depth=1,width=64.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    engine: Annotated[str, typer.Option(help="Where trials run: local or ray.")] = "local",
     optimizer: OptimizerName = "sgd",
-    momentum: Annotated[float | None, typer.Option(help="Momentum of the optimizer 'momentum'; left out 0.9.")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Momentum of the optimizer 'momentum'; default: 0.9.")] = None,
     init: InitName = "conserve",
     epochs: Annotated[
-        int | None, typer.Option(help="Epochs to train each trial for; left out one, but 300 to 1000 steps.")
+        int | None, typer.Option(help="Epochs of each trial; default: one, within 300 to 1000 steps.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps to train each trial for, in place of epochs.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Examples a step; left out a DataLoader's own, or 64.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay; left out 0.")] = None,
-    schedule: Annotated[str, typer.Option(help="constant, or cosine with a short warm-up.")] = "constant",
+    steps: Annotated[int | None, typer.Option(help="Steps of each trial, instead of epochs.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples per step; default: the DataLoader's, or 64.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay; default: 0.")] = None,
+    schedule: Annotated[
+        str, typer.Option(help="Schedule of the rate: constant, or cosine with a short warm-up.")
+    ] = "constant",
     loss: Annotated[
         str | None,
         typer.Option(
-            help="A loss of torch.nn.functional, such as mse_loss, or 'file.py:function'; left out cross_entropy."
+            help="A loss in torch.nn.functional, such as mse_loss, or 'file.py:function'; default: cross_entropy."
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Seeds for each learning rate.")] = 3,
-    start: Annotated[float, typer.Option(help="Learning rate to start around.")] = 0.1,
-    grid: Annotated[str | None, typer.Option(help="Learning rates to try and no others, such as 0.01,0.1,1.")] = None,
-    store: Annotated[Path | None, typer.Option(help="File to write finished trials to, and to continue from.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Insist that the store knows this search.")] = False,
+    seeds: Annotated[int, typer.Option(help="Seeds per learning rate.")] = 3,
+    start: Annotated[float, typer.Option(help="Learning rate to begin the search at.")] = 0.1,
+    grid: Annotated[str | None, typer.Option(help="The only learning rates to try, such as 0.01,0.1,1.")] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="File that keeps finished trials; a stopped search continues from it.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Fail if the store does not hold this search.")] = False,
     name: Annotated[
         str | None,
-        typer.Option(help="Words that stand for the model's code in the store, where that cannot be read."),
+        typer.Option(help="Name that stands for the code of model and loss in the store, where it cannot be read."),
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Where to draw the loss over the learning rate.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="File to draw the loss over the learning rate to.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, which evenstep plan --base takes.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    """Search the learning rate with the smallest training loss."""
+    """Search for the learning rate with the smallest training loss."""
     if resume and store is None:
-        raise InputError("--resume needs the store to go on from; give --store FILE")
+        raise InputError("--resume needs a store to continue from; give --store FILE")
     if name is not None and store is None:
         raise InputError(f"--name '{name}' is for trials in a store; give --store FILE, or leave it out")
     rates = None if grid is None else numbers("grid", grid)
@@ -82,7 +86,7 @@ def search(
         require_picture(picture)
     try:
         with searching(f"loading {target}", quiet=quiet) as progress:
-            from evenstep.search import search_lr  # here: torch takes seconds, and wrong options are said before
+            from evenstep.search import search_lr  # here: torch takes seconds; report bad options first
 
             result = search_lr(
                 load_maker(target, returns="a model"),
@@ -119,9 +123,9 @@ def search(
         return
     say(str(result))
     parabola = "none" if result.estimate is None else f"{result.estimate:.4g}"
-    say(f"minimum of a parabola through the losses (estimate): {parabola}")
+    say(f"minimum of the parabola through the losses (estimate): {parabola}")
     say(
-        f"largest rate as good as the smallest loss, within the seeds' noise (best): {result.best:.4g}, between "
+        f"largest rate whose loss is within noise of the smallest (best): {result.best:.4g}, between "
         f"{result.bracket[0]:.4g} and {result.bracket[1]:.4g}"
     )
     say(f"rate and mean loss after {result.steps} steps:")

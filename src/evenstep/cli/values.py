@@ -1,4 +1,4 @@
-"""Read values that an option holds as text: lists of numbers, and sizes by their names."""
+"""Read values that an option gives as text: lists of numbers, and sizes by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WORDS = {"true": True, "false": False, "none": None}
 
 
 def numbers(option: str, text: str) -> list[float]:
-    """Return the numbers that commas separate.
+    """Return numbers separated by commas.
 
     >>> numbers("grid", "0.01, 0.1,1")
     [0.01, 0.1, 1.0]
@@ -18,11 +18,11 @@ def numbers(option: str, text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--{option} is '{text}'; give numbers with commas between, such as 0.01,0.1,1") from None
+        raise InputError(f"--{option} is '{text}'; give numbers separated by commas, such as 0.01,0.1,1") from None
 
 
 def sizes(option: str, text: str) -> dict[str, Any]:
-    """Return values by their names: whole numbers, other numbers, true, false, none, or words.
+    """Return values by name: whole numbers, other numbers, true, false, none, or words.
 
     >>> sizes("shrink", "depth=1,width=64,norm=batch")
     {'depth': 1, 'width': 64, 'norm': 'batch'}

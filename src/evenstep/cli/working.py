@@ -1,4 +1,4 @@
-"""Say that a command is at work, once that takes over two seconds: a spinner on a terminal, else a line at times."""
+"""Show that a command is at work, after two seconds: a spinner on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from evenstep.search.showing import SearchProgress, Show
 
-AFTER = 2.0  # seconds of silence
-EVERY = 10.0  # seconds from one line to the next
+AFTER = 2.0  # seconds before anything is shown
+EVERY = 10.0  # seconds between lines
 
 
 class Work:
-    """What a command is at: call it with other words as it goes on."""
+    """What a command is doing; call it with new words when that changes."""
 
     def __init__(self, what: str) -> None:
         self.words = what
@@ -29,13 +29,13 @@ class Work:
         self.words = words
 
     def show(self, after: float, every: float) -> None:
-        """Begin to show the words, in a thread of their own."""
+        """Begin to show the words, in a separate thread."""
         show = _spin if is_terminal() else _write_lines
         self._shown = Thread(target=show, args=(self, after, every), daemon=True)
         self._shown.start()
 
     def stop(self) -> None:
-        """Show nothing from now on: the work is done, or shown in another way."""
+        """Stop showing: the work is done, or something else shows it."""
         self.done.set()
         if self._shown is not None:
             self._shown.join()
@@ -43,7 +43,7 @@ class Work:
 
 @contextmanager
 def working(what: str, *, quiet: bool = False, after: float | None = None, every: float = EVERY) -> Iterator[Work]:
-    """Show on standard error what is being done; yields what changes the words."""
+    """Show on standard error what a command is doing; yield a `Work` that changes the words."""
     work = Work(what)
     if not quiet:
         work.show(AFTER if after is None else after, every)
@@ -55,7 +55,7 @@ def working(what: str, *, quiet: bool = False, after: float | None = None, every
 
 @contextmanager
 def searching(what: str, *, quiet: bool) -> Iterator[Show | bool]:
-    """Show what comes before a search, then the search: a bar on a terminal, else a line at times."""
+    """Show the work before a search, then the search: a bar on a terminal, else a line now and then."""
     if quiet:
         yield False
         return
@@ -96,8 +96,8 @@ def _spin(work: Work, after: float, every: float) -> None:
 
 
 def is_terminal() -> bool:
-    """Return whether someone watches standard error."""
+    """Return whether standard error is a terminal."""
     try:
         return sys.stderr.isatty()
-    except (AttributeError, ValueError):  # there is none, or it is closed
+    except (AttributeError, ValueError):  # standard error is missing or closed
         return False

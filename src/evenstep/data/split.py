@@ -27,15 +27,15 @@ class Split:
 
 
 def check_side(side: int, whole: int) -> None:
-    """Refuse a side to which whole pixels cannot be averaged."""
+    """Refuse a side to which pixels cannot be averaged in whole blocks."""
     if side < 1 or whole % side:
         raise InputError(f"side is {side}; give a divisor of {whole}")
 
 
 def standardised(train: Labelled, test: Labelled, *, side: int) -> Split:
-    """Return bytes [n, channels, whole, whole] as numbers, each channel of mean 0 and spread 1 over `train`.
+    """Return bytes [n, channels, side, side] as numbers, each channel of mean 0 and standard deviation 1 over `train`.
 
-    A `side` below the whole one averages pixels, after standardising.
+    A `side` smaller than the images' averages pixels after standardising.
     """
     tables = _tables(train[0])
     return Split(
@@ -45,11 +45,11 @@ def standardised(train: Labelled, test: Labelled, *, side: int) -> Split:
 
 
 def _tables(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return what each of the 256 bytes becomes in each channel [channels, 256]."""
+    """Return the number that each of the 256 bytes becomes, for each channel [channels, 256]."""
     tables = np.empty((images.shape[1], 256), np.float32)
     values = np.arange(256) / 255
     for channel in range(images.shape[1]):
-        # Counts of bytes give exact moments, without a copy of the images in floating point.
+        # Counting bytes gives exact moments without a floating-point copy of the images.
         counts = sum(np.bincount(part[:, channel].ravel(), minlength=256) for part in _parts(images))
         total = int(np.sum(counts))
         mean = float(np.dot(counts, values)) / total

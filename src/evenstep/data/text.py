@@ -1,4 +1,4 @@
-"""Text that needs no download: the standard library of the running Python, as bytes."""
+"""Text that needs no download: the running Python's standard library, as bytes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LEFT_OUT = frozenset({"site-packages", "dist-packages", "__pycache__", "test", 
 
 
 def standard_library(*, limit: int = 8_000_000) -> Tensor:
-    """Return the source of Python's standard library as one row of bytes [n], files in order of their names.
+    """Return the source of Python's standard library as one row of bytes [n], files sorted by name.
 
-    At most `limit` bytes: the whole is about twice as much. Installed packages and the library's own tests are left
-    out. Another version of Python has another text, which records should say.
+    At most `limit` bytes: the whole library is about twice as long. Installed packages and the library's tests are left
+    out. The text depends on the version of Python, which records should state.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
     parts, size = [], 0
@@ -33,5 +33,5 @@ def standard_library(*, limit: int = 8_000_000) -> Tensor:
         if size >= limit:
             break
     if not parts:
-        raise InputError(f"Python's standard library has no source files in '{root}'; give a text of your own")
+        raise InputError(f"Python's standard library has no source files in '{root}'; give your own text")
     return torch.frombuffer(bytearray(b"".join(parts)[:limit]), dtype=torch.uint8)

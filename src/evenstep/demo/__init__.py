@@ -1,4 +1,4 @@
-"""The demo: four kinds of networks in three depths, at one rate for all and by their plans, measured on the spot."""
+"""The demo: four kinds of networks at three depths, trained at one rate for all and by their plans."""
 
 from evenstep.demo.drawing import draw
 from evenstep.demo.measuring import Demo, DemoProgress, Measured, measure

@@ -1,4 +1,4 @@
-"""The demo's data, which need no download: scikit-learn's digits, and the source of Python's standard library."""
+"""Load the demo's data, without a download: scikit-learn's digits, and the source of Python's standard library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEFT_OUT = frozenset({"site-packages", "dist-packages", "__pycache__", "test", 
 
 
 def require_digits() -> None:
-    """Refuse to begin where scikit-learn is not installed."""
+    """Raise if scikit-learn is not installed."""
     _load_digits()
 
 
@@ -31,14 +31,14 @@ def _load_digits() -> tuple[object, object]:
 
 
 def digits() -> tuple[Tensor, Tensor]:
-    """Return the 1,797 handwritten digits [n, 1, 8, 8], of mean 0 and deviation 1, and their classes [n]."""
+    """Return the 1,797 handwritten digits [n, 1, 8, 8], of mean 0 and standard deviation 1, and their classes [n]."""
     pixels, labels = _load_digits()
     images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8)
     return (images - images.mean()) / images.std(), torch.tensor(labels, dtype=torch.long)
 
 
 def text() -> tuple[Tensor, Tensor]:
-    """Return texts as bytes [n, 32] and the bytes that follow each of theirs, from places all over the source."""
+    """Return texts as bytes [n, 32] and the byte that follows each of them, from places all over the source."""
     source = _standard_library()
     generator = torch.Generator().manual_seed(0)
     starts = torch.randint(len(source) - LENGTH, (WINDOWS, 1), generator=generator)
@@ -47,13 +47,13 @@ def text() -> tuple[Tensor, Tensor]:
 
 
 def _standard_library() -> Tensor:
-    """Return the source of the standard library, files in order of their names, as bytes below 128."""
+    """Return the source of the standard library as bytes below 128, files sorted by name."""
     root = Path(sysconfig.get_paths()["stdlib"])
     content = bytearray()
     for path in sorted(root.rglob("*.py")):
         if len(content) < _BYTES and not _LEFT_OUT.intersection(path.relative_to(root).parts):
             content += path.read_bytes()
     if len(content) <= LENGTH:
-        raise InputError(f"the demo reads the source of Python's standard library, and there is none in '{root}'")
+        raise InputError(f"the demo reads the source of Python's standard library, but '{root}' holds none")
     source = torch.frombuffer(content[:_BYTES], dtype=torch.uint8).long()
     return source[source < VOCABULARY]

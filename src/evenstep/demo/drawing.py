@@ -1,4 +1,4 @@
-"""The demo's picture: loss over learning rate, one rate for all above and evenstep below, a column for each kind."""
+"""Draw the demo's picture: loss over learning rate, one rate for all above, evenstep below, a column for each kind."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from evenstep.demo.measuring import DEFAULT_RATE, GRID, Demo, Measured, best_rat
 ONE_RATE = ("#f0ab7a", "#d9702b", "#7f3409")  # shallow to deep
 PLANNED = ("#93c4e6", "#2f86c1", "#0d3a5f")
 _QUIET, _TEXT, _GRID = "#7a808a", "#2b2f36", "#e8eaed"
-_SIZE, _DPI = (9.2, 5.3), 200  # inches: twice as many pixels as a README is wide
-_BAND = 1.15  # either side of the bases' rates
+_SIZE, _DPI = (9.2, 5.3), 200  # inches: twice as many pixels as a README shows
+_BAND = 1.15  # on either side of the bases' rates
 _ROOM = 1.12  # above the highest loss shown, and below the lowest
 
 
 def draw(demo: Demo, path: Path) -> None:
-    """Write the picture of a demo; both panels of a column have one scale."""
+    """Write the picture of a demo; both panels of a column share a scale."""
     kinds = list(dict.fromkeys(network.kind for network in demo.networks))
     figure = Figure(
         figsize=_SIZE, facecolor="white", layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.05, hspace=0.03)
@@ -45,7 +45,7 @@ def draw(demo: Demo, path: Path) -> None:
                   fontsize=8.5, color=_QUIET)  # fmt: skip
     figure.legend(
         handles=_legend(),
-        title="learning rate (above: of every parameter; below: of the base, from which each parameter's own follows)",
+        title="learning rate (above: of every parameter; below: of the base, which sets each parameter's rate)",
         title_fontsize=9.5,
         loc="outside lower center",
         ncols=3,
@@ -57,7 +57,7 @@ def draw(demo: Demo, path: Path) -> None:
 
 
 def _curves(axes: Axes, networks: Sequence[Measured], *, planned: bool) -> None:
-    """Draw a curve for every depth, its best rate as a ring and the plan's own as a disc."""
+    """Draw a curve for each depth, with a ring at the best rate and a disc at the plan's rate."""
     for network, colour in zip(networks, PLANNED if planned else ONE_RATE, strict=False):
         losses = network.planned if planned else network.one_rate
         points = {rate: mean(losses[rate]) for rate in sorted(losses)}
@@ -77,7 +77,7 @@ def _curves(axes: Axes, networks: Sequence[Measured], *, planned: bool) -> None:
 
 
 def _limits(networks: Sequence[Measured]) -> tuple[float, float]:
-    """Return the losses to show: from the lowest to those of networks that learn nothing."""
+    """Return the range of losses to show, from the lowest to those of networks that learn nothing."""
     means = [
         mean(loss) for network in networks for losses in (network.one_rate, network.planned) for loss in losses.values()
     ]
@@ -99,14 +99,14 @@ def _frame(axes: Axes, limits: tuple[float, float]) -> None:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return round losses to label: a handful."""
+    """Return a handful of round losses to label."""
     round_ones = [digit * 10.0**power for power in range(-6, 6) for digit in (1, 2, 5)]
     ticks = [tick for tick in round_ones if low <= tick <= high]
     return ticks if len(ticks) > 2 else [half / 2 for half in range(1, 40) if low <= half / 2 <= high]
 
 
 def _legend() -> list[Line2D]:
-    """Return what the marks mean."""
+    """Return a legend of the marks."""
     ring = {"marker": "o", "markersize": 6.5, "markerfacecolor": "white", "markeredgewidth": 1.6, "linestyle": ""}
     return [
         Line2D([], [], color=_QUIET, linewidth=1.1, linestyle=(0, (3, 2)), label="AdamW's default, 0.001"),
@@ -118,6 +118,6 @@ def _legend() -> list[Line2D]:
             marker="o",
             markersize=7,
             linestyle="",
-            label="the plan's own rate, searched on the base",
+            label="the plan's rate, searched on the base",
         ),
     ]

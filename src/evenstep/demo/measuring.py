@@ -1,4 +1,4 @@
-"""Measure every network of the demo over a grid of rates: one rate for all, and as planned."""
+"""Train every network of the demo over a grid of rates: one rate for all parameters, and by its plan."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from evenstep.search.engines.batching import Batching
 from evenstep.search.fields import Data
 from evenstep.search.job import Job, Trial, made
 
-DEFAULT_RATE = 1e-3  # torch.optim.AdamW's own
+DEFAULT_RATE = 1e-3  # torch.optim.AdamW's default
 GRID = tuple(DEFAULT_RATE * 2.0**octave for octave in range(-3, 7))
 STEPS = 150
 BATCH_SIZE = 16
-COUNTED = 0.1  # of the steps, the last ones, whose training loss is the result
+COUNTED = 0.1  # share of the steps, at the end, whose training loss is the result
 OPTIMIZER: Literal["adamw"] = "adamw"
 
 Losses = Mapping[float, tuple[float, ...]]
@@ -38,10 +38,11 @@ Losses = Mapping[float, tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Measured:
-    """Hold one network's losses by rate, every seed's, infinite where it diverged.
+    """Hold one network's losses by rate, one for each seed, infinite where it diverged.
 
-    `one_rate` are those of one rate for all from torch's own init, `planned` those of the plan, by its base's rate, of
-    which `base` is what the plan says. Seconds are of a processor, spent on the plan and on the trainings at one rate.
+    `one_rate` holds the losses at one rate for all parameters, from torch's default initialisation; `planned` holds
+    those of the plan, by the base's rate; `base` is the plan's own rate. Seconds are processor time, spent on the plan
+    and on the trainings at one rate.
     """
 
     kind: str
@@ -56,17 +57,17 @@ class Measured:
 
     @property
     def name(self) -> str:
-        """The network's name."""
+        """The network's kind and depth."""
         return f"{self.kind}, depth {self.depth}"
 
     @property
     def tuned_rate(self) -> float:
-        """The single rate that turned out best."""
+        """The single rate with the smallest loss."""
         return best_rate(self.one_rate)
 
     @property
     def tuned(self) -> float:
-        """The loss at the single rate that turned out best."""
+        """The loss at the best single rate."""
         return mean(self.one_rate[self.tuned_rate])
 
     @property
@@ -76,13 +77,13 @@ class Measured:
 
     @property
     def plan(self) -> float:
-        """The loss of the plan as it is."""
+        """The loss of the plan at its own rate."""
         return mean(self.planned[self.base])
 
 
 @dataclass(frozen=True)
 class Demo:
-    """Hold what was measured, how, and the plans by the networks' names (none where it was read from a record)."""
+    """Hold the results, the settings, and the plans by network name (none if read from a record)."""
 
     networks: tuple[Measured, ...]
     steps: int
@@ -90,7 +91,7 @@ class Demo:
     plans: Mapping[str, Plan] = field(default_factory=dict)
 
     def config(self) -> dict[str, Any]:
-        """Return what was asked, as plain values."""
+        """Return the settings as plain values."""
         return {
             "steps": self.steps,
             "seeds": self.seeds,
@@ -102,7 +103,7 @@ class Demo:
         }
 
     def results(self) -> list[dict[str, Any]]:
-        """Return what came out, as plain values; a loss that is not finite is None."""
+        """Return the results as plain values; a loss that is not finite is None."""
         return [
             {
                 "kind": network.kind,
@@ -126,7 +127,7 @@ class Demo:
             steps, seeds = record["config"]["steps"], record["config"]["seeds"]
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"the record is not one of the demo ({type(error).__name__}: {error}); write it again with "
+                f"the record is not the demo's ({type(error).__name__}: {error}); write it again with "
                 "benchmarks/record_demo.py"
             ) from None
         return cls(networks, require_whole("steps", steps), require_whole("seeds", seeds))
@@ -134,7 +135,7 @@ class Demo:
 
 @dataclass(frozen=True)
 class DemoProgress:
-    """Say how many networks are done, and which was the last."""
+    """Say how many networks are done, and which one was last."""
 
     done: int
     total: int
@@ -142,7 +143,7 @@ class DemoProgress:
 
 
 def mean(losses: Sequence[float]) -> float:
-    """Return the mean over seeds, infinite where one diverged."""
+    """Return the mean over seeds, infinite if one diverged."""
     return math.fsum(losses) / len(losses) if all(map(math.isfinite, losses)) else math.inf
 
 
@@ -159,10 +160,10 @@ def measure(
     workers: int | None = None,
     notify: Callable[[DemoProgress], None] = lambda _: None,
 ) -> Demo:
-    """Plan every network as a user does, and train it over the grid at one rate for all and by its plan.
+    """Plan every network as a user would, and train it over the grid at one rate for all and by its plan.
 
-    Both train with AdamW, the same batches, and a warm-up and cosine of as many steps. `workers` processes share the
-    networks, by default one for each of at most two cores. The result depends on neither workers nor time.
+    Both train with AdamW, on the same batches, with the same warm-up and cosine decay. `workers` processes share the
+    networks; by default one for each core, two at most. The result depends neither on workers nor on timing.
     """
     require_whole("steps", steps, least=10)
     require_whole("seeds", seeds)
@@ -183,12 +184,12 @@ def measure(
 
 @dataclass(frozen=True)
 class _Engine(LocalEngine):
-    """Train on one thread of a CPU, stacked where that is faster: a choice by timing would change the last digits."""
+    """Train on one CPU thread, stacked where the kind says so: a choice by timing would change the last digits."""
 
     stacked: bool = False
 
     def choose(self, job: Job, data: Data, trials: Sequence[Trial]) -> Batching:
-        """Return the kind's way."""
+        """Return the batching that the kind asks for."""
         del job, data
         return Batching("stacked", len(trials)) if self.stacked else Batching("single", 1)
 
@@ -237,7 +238,7 @@ def _measured(kind: Kind, depth: int, steps: int, seeds: int) -> tuple[Measured,
 
 
 def loss_of_text(logits: Tensor, following: Tensor) -> Tensor:
-    """Return the mean cross entropy over all places of a text."""
+    """Return the mean cross entropy over all positions of a text."""
     return functional.cross_entropy(logits.flatten(0, -2), following.flatten())
 
 
@@ -266,5 +267,5 @@ def _from_row(row: Mapping[str, Any]) -> Measured:
         float(row["plan_seconds"]),
         float(row["tuning_seconds"]),
     )
-    _ = measured.default, measured.plan, measured.tuned  # whatever lacks a rate raises here
+    _ = measured.default, measured.plan, measured.tuned  # a network that lacks a rate raises here
     return measured

@@ -1,4 +1,4 @@
-"""The demo's networks: four kinds that people train, small, each in three depths."""
+"""The demo's networks: small ones of four common kinds, each at three depths."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-SIDE, CLASSES = 8, 10  # of an image of a digit
+SIDE, CLASSES = 8, 10  # side of an image of a digit, and number of classes
 PATCH = 2
-VOCABULARY, LENGTH = 128, 32  # bytes below 128, and how many of them a text has
-WIDTH = 32  # units of a transformer's stream
+VOCABULARY, LENGTH = 128, 32  # bytes below 128, and the length of a text
+WIDTH = 32  # of a transformer's stream
 HEADS = 2
-EMBEDDED = 0.02  # standard deviation of embeddings and places
-UNITS = 64  # of a chain's layer
-CHANNELS = 16  # of a residual network
+EMBEDDED = 0.02  # standard deviation of token and position embeddings
+UNITS = 64  # in a chain's layer
+CHANNELS = 16  # in a residual network
 
 
 class Chain(nn.Module):
@@ -41,7 +41,7 @@ class Chain(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions with batch norms, added to what comes in."""
+    """Two convolutions with batch norms, added to their input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class ResNet(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each with its norm before it and added to the stream."""
+    """Attention and an MLP, each after a norm and added to the stream."""
 
     def __init__(self, *, causal: bool) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """A vision transformer: patches with learned places, blocks, and a readout of their average."""
+    """A vision transformer: patches with learnt positions, blocks, and a readout of their average."""
 
     def __init__(self, depth: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class ViT(nn.Module):
 class LanguageModel(nn.Module):
     """A causal transformer over bytes whose readout is its embedding.
 
-    Embeddings start as GPT-2's do: torch's own are so large that the readout would start at a loss of 14.
+    Embeddings start as in GPT-2: torch's default is so large that the loss would start at 14.
     """
 
     def __init__(self, depth: int) -> None:
@@ -136,9 +136,9 @@ class LanguageModel(nn.Module):
 
 @dataclass(frozen=True)
 class Kind:
-    """Name a kind of network, what it is trained on, and how one of a depth is made.
+    """Name a kind of network and its data, with a function that makes one of a given depth.
 
-    Small networks train fastest `stacked`, many rates as one network.
+    Small networks train fastest `stacked`: many rates as one network.
     """
 
     name: str
@@ -148,7 +148,7 @@ class Kind:
     stacked: bool
 
     def maker(self, depth: int) -> Callable[[], nn.Module]:
-        """Return a function that makes a network of a depth."""
+        """Return a function that makes a network of this depth."""
         return partial(self.make, depth)
 
 

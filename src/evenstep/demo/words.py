@@ -1,4 +1,4 @@
-"""What the demo says: a few sentences, the rows of its table, and the table as Markdown."""
+"""The demo's words: a few sentences, the rows of its table, and the table in Markdown."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ HEAD = ("network", "one rate, tuned", "AdamW 0.001", "evenstep", "difference")
 
 
 def sentences(demo: Demo) -> list[str]:
-    """Return what was found, in plain sentences."""
+    """Return the results in plain sentences."""
     networks, count = demo.networks, len(demo.networks)
     lost = [network for network in networks if not network.plan < network.tuned]
     plan_seconds, tuning_seconds = (
         sum(getattr(network, name) for network in networks) / count for name in ("plan_seconds", "tuning_seconds")
     )
-    said = [
+    lines = [
         f"evenstep ends lower than AdamW's default rate on {_won(networks, 'default')} of {count} networks, by "
         f"{_gain(networks, 'default')} on average, and lower than the best of {len(GRID)} single rates, tuned in "
         f"hindsight for each network, on {_won(networks, 'tuned')} of {count}, by {_gain(networks, 'tuned')} on "
         "average.",
         f"The plans' own rates end {_plan_regret(networks):.2f} nats above the best multiples of the plans on average.",
-        f"A plan took {plan_seconds:.1f} s on average, search and all; tuning one rate took {len(GRID)} trainings, "
+        f"A plan took {plan_seconds:.1f} s on average, with its search; tuning one rate took {len(GRID)} trainings, "
         f"{tuning_seconds:.1f} s.",
     ]
     if lost:
         names = ", ".join(f"{network.name} ({_signed(network.plan - network.tuned)})" for network in lost)
-        said.insert(1, f"It loses to the tuned rate on {names}.")
-    return said
+        lines.insert(1, f"It loses to the tuned rate on {names}.")
+    return lines
 
 
 def rows(demo: Demo) -> list[tuple[str, ...]]:
-    """Return the table's rows, the texts of `HEAD`'s columns."""
+    """Return the table's rows, a text for each column of `HEAD`."""
     return [
         (
             network.name,
@@ -50,7 +50,7 @@ def rows(demo: Demo) -> list[tuple[str, ...]]:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """Return a record's table in Markdown, with where it was measured."""
+    """Return a record's table in Markdown, and on what it was measured."""
     demo = Demo.from_record(record)
     origin = record["provenance"]
     measured = (
@@ -65,11 +65,11 @@ def summary(record: Mapping[str, Any]) -> str:
     return " ".join(sentences(Demo.from_record(record)))
 
 
-MARKS: Marks = {"demo table": table, "demo summary": summary}  # what a page may ask for
+MARKS: Marks = {"demo table": table, "demo summary": summary}  # what a page can show
 
 
 def title(demo: Demo) -> str:
-    """Return what the table's numbers are."""
+    """Return the table's title."""
     seeds = "" if demo.seeds == 1 else f", means of {demo.seeds} seeds"
     return f"training loss after {demo.steps} steps{seeds}"
 
@@ -84,11 +84,11 @@ def _gain(networks: tuple[Measured, ...], rival: str) -> str:
     if not finite:
         return "no finite number"
     average = f"{sum(finite) / len(finite):.2f} nats"
-    return average if len(finite) == len(gains) else f"{average} (of those that end finite)"
+    return average if len(finite) == len(gains) else f"{average} (of those that stay finite)"
 
 
 def _plan_regret(networks: tuple[Measured, ...]) -> float:
-    """Return how far above the best multiple of a plan the plan itself ends, on average."""
+    """Return how far plans end above their best multiples, on average."""
     return sum(network.plan - mean(network.planned[best_rate(network.planned)]) for network in networks) / len(networks)
 
 

@@ -1,4 +1,4 @@
-"""Run a function on many arguments in processes of one thread each, and leave none behind, whatever ends it."""
+"""Run a function on many arguments in processes of one thread each, and never leave a process behind."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Result = TypeVar("Result")
 def results_of(
     function: Callable[..., Result], tasks: Sequence[tuple[Any, ...]], workers: int
 ) -> Iterator[tuple[int, Result]]:
-    """Yield the place of every task and what the function returns for it, in the order in which they end.
+    """Yield the index of each task with its result, in the order in which tasks end.
 
-    One worker is this process.
+    With one worker, everything runs in this process.
     """
     if workers == 1:
         for place, task in enumerate(tasks):
@@ -48,7 +48,7 @@ def results_of(
                     answer = pipe.recv()
                 except (EOFError, OSError):
                     raise SearchError(
-                        "a process was ended from outside, perhaps for want of memory; run the command again"
+                        "a process was killed, perhaps because memory ran out; run the command again"
                     ) from None
                 if isinstance(answer, Exception):
                     raise answer
@@ -73,13 +73,13 @@ def _started(function: Callable[..., Any], processes: list[BaseProcess]) -> Conn
     with without_main(), _interrupts_held():
         process.start()
     processes.append(process)
-    theirs.close()  # so that the death of the process, the last to hold it, ends our waiting
+    theirs.close()  # so that waiting ends when the process, then its only holder, dies
     return ours
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Start processes that an interrupt from the keyboard does not reach: this one hears it and ends them."""
+    """Start processes that Ctrl-C does not reach: this process receives it and ends them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -91,7 +91,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _serve(function: Callable[..., Any], pipe: Connection) -> None:
-    """Answer the tasks that come through a pipe, until it closes."""
+    """Answer tasks that come through a pipe, until it closes."""
     torch.set_num_threads(1)
     with suppress(EOFError, OSError):
         while True:

@@ -1,4 +1,4 @@
-"""Plans in other people's training loops: Lightning, the Hugging Face Trainer, Accelerate and timm.
+"""Use plans with Lightning, the Hugging Face Trainer, Accelerate and timm.
 
 Import the module of the library you train with; importing `evenstep` loads none of them.
 """

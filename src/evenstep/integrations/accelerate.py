@@ -1,4 +1,4 @@
-"""Accelerate: build a plan's optimiser, let `Accelerator.prepare` move and wrap it, and check what came back."""
+"""Accelerate: build a plan's optimiser, let `Accelerator.prepare` move and wrap it, and check the result."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ def prepare(
     scheduler: Callable[[Optimizer], Any] | None = None,
     **options: Any,
 ) -> tuple[Any, ...]:
-    """Return model, optimiser and `others` as `accelerator.prepare` does, the optimiser built from a plan.
+    """Build a plan's optimiser and prepare the model, the optimiser and `others` with `accelerator.prepare`.
 
-    `others` are data loaders. `scheduler` is a function of the optimiser, such as `partial(StepLR, step_size=30)`; what
-    it makes is prepared too and comes last. `options` are those of `plan.optimizer`: `lr`, `weight_decay`, `decay`, ...
-    Raises where a scheduler will make rates alike, or where the prepared optimiser does not step as planned. Weights
-    are left as they are: initialise them before (`es.initialize_`), and resume after (`accelerator.load_state`).
+    `others` are data loaders. `scheduler` is a function of the optimiser, such as `partial(StepLR, step_size=30)`; the
+    scheduler is prepared too and comes last. `options` are those of `plan.optimizer`: `lr`, `weight_decay`, ...
+
+    Raises if a scheduler will make rates equal, or if the prepared optimiser does not step as planned. Weights stay as
+    they are: initialise them before the call (`es.initialize_`), and resume after it (`accelerator.load_state`).
     """
     if not isinstance(accelerator, Accelerator):
         raise InputError(f"the accelerator is {shown(accelerator)}; give an accelerate.Accelerator")

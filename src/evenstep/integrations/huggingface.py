@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer: the optimiser from a plan, and schedulers that are checked to keep its ratios."""
+"""The Hugging Face Trainer: the optimiser comes from a plan, and schedulers must keep the ratios of its rates."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ else:
     Trainer, TrainerCallback = _transformers.Trainer, _transformers.TrainerCallback
     TrainingArguments = _transformers.TrainingArguments
 
-# What a plan says in their place.
+# Training arguments that the plan replaces.
 _NOT_READ = ("learning_rate", "optim", "adam_beta1", "adam_beta2", "adam_epsilon")
 
 
 class PlannedTrainer(Trainer):
-    """A `transformers.Trainer` whose optimiser is a plan's, and a mixin: `class Mine(PlannedTrainer, Seq2SeqTrainer)`.
+    """A `transformers.Trainer` with a plan's optimiser, and a mixin: `class Mine(PlannedTrainer, Seq2SeqTrainer)`.
 
-    The rates are the plan's, and so is which parameters decay. Of the arguments, `weight_decay` is read where it is
-    above 0, and `learning_rate` where the plan holds factors only. Others that speak of the optimiser (`adam_beta1`,
-    `optim`, ...) are not read, and a warning says so: plan for `partial(torch.optim.AdamW, betas=...)`.
+    The plan sets the rates and says which parameters decay. Of the training arguments, `weight_decay` is read if it is
+    above 0, and `learning_rate` if the plan holds factors only. Other arguments for the optimiser (`adam_beta1`,
+    `optim`, ...) are ignored with a warning: plan for `partial(torch.optim.AdamW, betas=...)` instead.
 
-    Weights are left as they are, trained ones and those of a checkpoint: call `es.initialize_(model, plan)` before to
-    draw them. Groups and scheduler are checked before the first step, once a checkpoint is loaded, and at every epoch.
+    Weights stay as they are, whether trained or from a checkpoint: to draw them, call `es.initialize_(model, plan)`
+    first. Groups and scheduler are checked before the first step, after loading a checkpoint, and at every epoch.
     """
 
     def __init__(self, *arguments: Any, plan: Plan, **options: Any) -> None:
@@ -46,11 +46,11 @@ class PlannedTrainer(Trainer):
         self.add_callback(_Guard(self))
 
     def create_optimizer(self, model: Any = None) -> Optimizer:
-        """Return the plan's optimiser, unless the Trainer was given one."""
+        """Return the plan's optimiser, unless the Trainer was given another."""
         if self.optimizer is None:
             if self.optimizer_cls_and_kwargs is not None:
                 raise InputError(
-                    f"optimizer_cls_and_kwargs is {shown(self.optimizer_cls_and_kwargs)}, and the optimizer is the "
+                    f"optimizer_cls_and_kwargs is {shown(self.optimizer_cls_and_kwargs)}, but the optimizer is the "
                     "plan's; leave it out, and plan with optimizer=that class"
                 )
             _warn_of_unread(self.args, self.plan)
@@ -62,27 +62,27 @@ class PlannedTrainer(Trainer):
         return self.optimizer
 
     def _require_planned(self, scheduler: Any = None) -> None:
-        """Raise where the optimiser does not step as planned, or where its scheduler will not."""
+        """Raise if the optimiser does not step as planned, or will not because of its scheduler."""
         assert self.model is not None
         assert self.optimizer is not None
         check_groups(self.model, self.plan, self.optimizer, scheduler if isinstance(scheduler, LRScheduler) else None)
 
     def _warn_of_other_rates(self) -> None:
-        """Warn where a checkpoint's rates, which are those that go on, are not the plan's."""
+        """Warn if a checkpoint's rates, at which training continues, are not the plan's."""
         assert self.optimizer is not None
         started = [group.get("initial_lr", group["lr"]) for group in self.optimizer.param_groups]
         for rate, planned in zip(started, self._planned_rates, strict=False):
             if not math.isclose(rate, planned, rel_tol=1e-6):
                 warn(
-                    f"the checkpoint was trained at {rate / planned:.4g} times the plan's rates, and goes on at them; "
-                    "resume with the plan that it was trained with, or begin anew",
+                    f"the checkpoint was trained at {rate / planned:.4g} times the plan's rates and continues at them; "
+                    "resume with the plan that it was trained with, or start again",
                     PlanWarning,
                 )
                 return
 
 
 class _Guard(TrainerCallback):
-    """Check the groups before the first step, once a checkpoint is loaded, and at every epoch."""
+    """Check the groups before the first step, after loading a checkpoint, and at every epoch."""
 
     def __init__(self, trainer: PlannedTrainer) -> None:
         self._trainer = trainer
@@ -97,7 +97,7 @@ class _Guard(TrainerCallback):
 
 
 def _warn_of_unread(arguments: TrainingArguments, plan: Plan) -> None:
-    """Name the arguments that were set, and that the plan's optimiser does not take."""
+    """Warn of arguments that were set but that the plan's optimiser does not use."""
     usual = {field.name: field.default for field in dataclasses.fields(arguments)}
     unread = {name: getattr(arguments, name) for name in _NOT_READ if usual[name] is not dataclasses.MISSING}
     unread = {name: value for name, value in unread.items() if value != usual[name]}
@@ -106,7 +106,7 @@ def _warn_of_unread(arguments: TrainingArguments, plan: Plan) -> None:
     if unread:
         words = ", ".join(f"{name}={shown(value)}" for name, value in unread.items())
         warn(
-            f"the training arguments {words} are not read: rates and settings are those of the plan; give them to "
-            "evenstep.plan, as base=... and optimizer=functools.partial(torch.optim.AdamW, ...)",
+            f"the training arguments {words} are ignored: the plan sets rates and options; give them to "
+            "evenstep.plan as base=... and optimizer=functools.partial(torch.optim.AdamW, ...)",
             PlanWarning,
         )

@@ -1,4 +1,4 @@
-"""PyTorch Lightning: a callback that plans, initialises, builds the optimiser and guards its groups."""
+"""PyTorch Lightning: a callback that plans, initialises, builds the optimiser and checks its groups."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _SEEDS = 2**62
 
 
 class EvenSteps(Callback):
-    """Plan a `LightningModule` before it trains, draw its weights, and see that it steps as planned.
+    """Plan a `LightningModule` before it trains, draw its weights, and check that it steps as planned.
 
-    `plan` is a plan of the module or of the one part of it that trains, or a function of the module that returns one,
-    such as `lambda module: es.plan(module.model, batch, base=0.1, optimizer="momentum")`. The module's optimiser is
-    `EvenSteps.optimizer(self)`, in its `configure_optimizers`, alone or under schedulers. Groups that are not the
-    plan's, and schedulers that will make rates alike, raise before the first step.
+    `plan` is a plan of the module, or of the only part of it that trains, or a function of the module that returns such
+    a plan: `lambda module: es.plan(module.model, batch, base=0.1, optimizer="momentum")`. In the module,
+    `configure_optimizers` returns `EvenSteps.optimizer(self)`, alone or with schedulers. Groups that are not those of
+    the plan, and schedulers that will make rates equal, raise before the first step.
 
-    Weights are drawn once for a module: not when it is fitted again, nor when training resumes from a checkpoint, which
-    brings its plan with it. `initialize=False` never draws. With several devices all draw what the first one does.
-    `base_lr`, the base's learning rate that the optimiser is at, is logged every epoch.
+    Weights are drawn once per module: not when it is fitted again, nor when training resumes from a checkpoint, which
+    brings its plan with it. `initialize=False` never draws. On several devices all use the weights of the first. The
+    base's current learning rate is logged as `base_lr` every epoch.
     """
 
     def __init__(self, plan: Plan | Callable[[Any], Plan], *, initialize: bool = True) -> None:
@@ -43,18 +43,18 @@ class EvenSteps(Callback):
             raise InputError(f"the plan is {shown(plan)}; give a plan, or a function of the module that returns one")
         self._given, self._initialize = plan, initialize
         self._plan: Plan | None = None
-        self._module: weakref.ref[Any] | None = None  # the one that the plan was made for
+        self._module: weakref.ref[Any] | None = None  # the module that the plan was made for
 
     @property
     def plan(self) -> Plan:
-        """The plan of the module in training."""
+        """The plan of the module that trains."""
         if self._plan is None:
-            raise PlanError("the plan is not made yet; it is when trainer.fit begins")
+            raise PlanError("the plan is not made yet; trainer.fit makes it when it begins")
         return self._plan
 
     @staticmethod
     def optimizer(module: LightningModule, **options: Any) -> Any:
-        """Return the plan's optimiser of a module, for its `configure_optimizers`; options are `plan.optimizer`'s."""
+        """Return the plan's optimiser for `configure_optimizers`; `options` are those of `plan.optimizer`."""
         for callback in getattr(getattr(module, "_trainer", None), "callbacks", ()):
             if isinstance(callback, EvenSteps):
                 return callback.plan.optimizer(_planned_part(module, callback.plan), **options)
@@ -69,7 +69,7 @@ class EvenSteps(Callback):
         plan = self._given if isinstance(self._given, Plan) else self._given(pl_module)
         if not isinstance(plan, Plan):
             raise InputError(f"the function of the module returned {shown(plan)}; return a plan, such as es.plan(...)")
-        if trainer.world_size > 1:  # planned on each, and kept weights may differ
+        if trainer.world_size > 1:  # every device plans, and kept weights may differ
             plan = Plan.from_json(trainer.strategy.broadcast(plan.to_json()))
         part = _planned_part(pl_module, plan)
         if self._initialize:
@@ -80,47 +80,47 @@ class EvenSteps(Callback):
         self._plan, self._module = plan, weakref.ref(pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Raise where the groups are not the plan's, or where a scheduler will make them so."""
+        """Raise if the groups are not those of the plan, or if a scheduler will change their ratios."""
         self._rate(trainer, pl_module)
         for config in trainer.lr_scheduler_configs:
             check_groups(_planned_part(pl_module, self.plan), self.plan, trainer.optimizers[0], config.scheduler)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the base's learning rate; raise where the ratios of rates have changed."""
+        """Log the base's learning rate; raise if the ratios of rates have changed."""
         pl_module.log("base_lr", self._rate(trainer, pl_module))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the plan, so that training resumes with the one it began with."""
+        """Return the plan, so that training resumes with it."""
         return {} if self._plan is None else {"plan": self._plan.to_json()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on with the plan of a checkpoint."""
+        """Continue with the plan of a checkpoint."""
         if "plan" not in state_dict:
             return
         plan = Plan.from_json(state_dict["plan"])
         if isinstance(self._given, Plan) and self._given != plan:
             warn(
-                "the plan given is not the checkpoint's; training resumes with the checkpoint's, whose rates its "
-                "optimizer has; begin anew to train with the other",
+                "the plan is not the checkpoint's; training resumes with the checkpoint's plan, whose rates its "
+                "optimizer has; start again to train with the other plan",
                 PlanWarning,
             )
         self._plan = plan
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out which module was planned: it is another one in another process."""
+        """Leave out the planned module: in another process it is another object."""
         return {**self.__dict__, "_module": None}
 
     def _rate(self, trainer: Trainer, module: LightningModule) -> float:
         if len(trainer.optimizers) != 1:
             raise PlanError(
-                f"{type(module).__name__} has {len(trainer.optimizers)} optimizers, and a plan is for one; return one, "
+                f"{type(module).__name__} has {len(trainer.optimizers)} optimizers, but a plan is for one; return only "
                 "EvenSteps.optimizer(self), from configure_optimizers"
             )
         return check_groups(_planned_part(module, self.plan), self.plan, trainer.optimizers[0])
 
 
 def _planned_part(module: nn.Module, plan: Plan) -> nn.Module:
-    """Return the part of a module that a plan is of: the module itself, or one inside; nothing outside it trains."""
+    """Return the part of a module that a plan fits: the module itself, or one inside it if nothing outside trains."""
     fitting: dict[int, nn.Module] = {}
     for part in module.modules():
         inner = unwrapped(part)
@@ -132,7 +132,7 @@ def _planned_part(module: nn.Module, plan: Plan) -> nn.Module:
             continue
         fitting[id(inner)] = inner
     if not fitting:
-        matched(module, plan)  # whose error names what does not fit
+        matched(module, plan)  # raises an error that names what does not fit
         raise AssertionError
     if len(fitting) > 1:
         raise PlanError(
@@ -143,17 +143,17 @@ def _planned_part(module: nn.Module, plan: Plan) -> nn.Module:
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and id(parameter) not in inside:
             raise PlanError(
-                f"'{name}' of {type(module).__name__} trains and is not in the plan, which is of its "
+                f"'{name}' of {type(module).__name__} trains but is not in the plan, which is for its "
                 f"{type(part).__name__}; plan the {type(module).__name__} itself, or freeze '{name}'"
             )
     return part
 
 
 def _require_lasting_processes(trainer: Trainer) -> None:
-    """Refuse to draw in processes that end with the fit: nothing would say later that the weights are trained."""
+    """Refuse to draw in processes that end with the fit: the next fit could not know that the weights are trained."""
     method = getattr(trainer.strategy.launcher, "_start_method", None)
     if method is not None:
         raise InputError(
-            f"the strategy starts processes at every fit (by {method}), so that whether weights are trained is not "
-            "known there; call es.initialize_(module, plan) before, and give EvenSteps(plan, initialize=False)"
+            f"the strategy starts processes at every fit (by {method}), which cannot know whether weights are trained; "
+            "call es.initialize_(module, plan) first, and give EvenSteps(plan, initialize=False)"
         )

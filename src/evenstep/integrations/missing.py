@@ -1,4 +1,4 @@
-"""Load a library that an integration is for, or say how to install it."""
+"""Import an integration's library, or say how to install it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class MissingError(EvenstepError, ImportError):
 
 
 def required(*names: str) -> ModuleType:
-    """Return the first module that is installed; if none is, raise an error that says what to install."""
+    """Return the first of these modules that is installed; if none is, raise an error that says what to install."""
     for name in names:
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise  # it is installed, and lacks something itself
+                raise  # it is installed, but lacks something itself
     package = names[0].partition(".")[0]
     raise MissingError(
         f"evenstep.integrations.{_OURS.get(package, package)} needs the package {package}, which is not installed; "

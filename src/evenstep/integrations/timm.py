@@ -1,4 +1,4 @@
-"""timm: the groups of a plan for `timm.optim.create_optimizer_v2`. Needs no timm, and is not tested against it."""
+"""timm: a plan's groups for `timm.optim.create_optimizer_v2`. Needs no timm, and is not tested against it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from evenstep.planning.groups import param_groups
 
 
 def param_group_fn(plan: Plan, *, weight_decay: float = 0.0, **options: Any) -> Callable[[nn.Module], Any]:
-    """Return what `create_optimizer_v2` takes as `param_group_fn`: a function from a model to the plan's groups.
+    """Return a `param_group_fn` for `create_optimizer_v2`: a function from a model to the plan's groups.
 
-    Give `weight_decay` here: beside a `param_group_fn` timm lets its own act on groups that have none, and these have.
-    `options` are those of `plan.param_groups`: `lr`, `decay`, `no_decay`. Norms, biases and embeddings do not decay, as
-    timm has it for SGD too; `no_decay=False` lets them. A group's own rate is stronger than timm's `lr`.
+    Give `weight_decay` here: timm applies its own only to groups that have none, and these have one. `options` are
+    those of `plan.param_groups`: `lr`, `decay`, `no_decay`. Norms, biases and embeddings do not decay, for SGD too, as
+    in timm; `no_decay=False` lets them decay. A group's rate overrides timm's `lr`.
 
     >>> import torch, evenstep as es
     >>> net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2))
@@ -31,8 +31,8 @@ def param_group_fn(plan: Plan, *, weight_decay: float = 0.0, **options: Any) -> 
         raise InputError(f"the plan is {shown(plan)}; give what evenstep.plan(model, example_inputs) returns")
     if plan.optimizer_name == "muon":
         raise InputError(
-            "the plan is for 'muon', and timm's Muon sorts parameters and sizes steps its own way; build the optimizer "
-            "by plan.optimizer(model)"
+            "the plan is for 'muon', but timm's Muon sorts parameters and scales steps its own way; build it "
+            "with plan.optimizer(model)"
         )
     decay = require_number("weight_decay", weight_decay, least=0)
     options = {"no_decay": True, **options} if decay else options

@@ -1,4 +1,4 @@
-"""Lint how a model's parameters were given to optimisers and schedulers."""
+"""Check how a model's parameters were given to optimisers and schedulers."""
 
 from evenstep.lint.finding import Finding
 from evenstep.lint.linting import lint

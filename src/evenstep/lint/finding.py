@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Name a rule, the parameters that break it (none where it is about none in particular), how, and the remedy.
+    """Name a broken rule, the parameters that break it (if it is about parameters), how, and the remedy.
 
     >>> print(Finding("decay", ("norm.weight", "norm.bias"), "decays by 0.1", "give it a group of weight_decay=0"))
     decay: 'norm.weight' and 1 more: decays by 0.1; give it a group of weight_decay=0

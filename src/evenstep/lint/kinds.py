@@ -1,4 +1,4 @@
-"""What a parameter is, as far as optimisers should care: read from the graph, or from the kinds of modules alone."""
+"""What a parameter is, as far as optimisers should care: read from the graph, or only from the kinds of modules."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _NORM = re.compile(r"Norm(\dd)?$")
 
 
 class Part(NamedTuple):
-    """Say what a parameter is, and whether it is a weight that decays."""
+    """Say what a parameter is, and whether it should decay."""
 
     kind: Kind
     decays: bool
 
 
 def parts_of(graph: Graph) -> Mapping[str, Part]:
-    """Return what the parameters of a graph are; those that are not known to be any of these are left out."""
+    """Return what each parameter of a graph is, leaving out those whose kind is unknown."""
     live = graph.live()
     positions, weights = roles(live), decaying(graph)
     parts = {}
@@ -50,7 +50,7 @@ def parts_of(graph: Graph) -> Mapping[str, Part]:
 
 
 def parts_by_module(model: nn.Module) -> Mapping[str, Part]:
-    """Return what the parameters of norms, tables and biases are; which weights are readouts no kind of module says."""
+    """Return the parameters of norms, embeddings and biases; modules do not tell which weights are readouts."""
     model = unwrapped(model)
     uses = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
     parts = {}
@@ -58,7 +58,7 @@ def parts_by_module(model: nn.Module) -> Mapping[str, Part]:
         is_norm = _NORM.search(type(module).__name__) is not None
         for name, parameter in module.named_parameters(recurse=False):
             kind: Kind
-            if uses[id(parameter)] > 1:  # a table that another layer multiplies by is a weight
+            if uses[id(parameter)] > 1:  # an embedding that another layer multiplies by is a weight
                 continue
             if is_norm and name == "weight":
                 kind = "a norm's gain"

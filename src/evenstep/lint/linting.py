@@ -1,4 +1,4 @@
-"""The rules, and the one function that asks them all."""
+"""The rules, and the function that checks them all."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from evenstep.planning.groups import matched
 from evenstep.planning.unwrap import is_module, is_sharded, named_parameters
 
 RULES: Mapping[str, str] = {
-    "ungrouped": "a parameter asks for gradients and is in no group",
+    "ungrouped": "a trainable parameter is in no group",
     "grouped-twice": "a parameter is in two groups",
-    "tied": "parameters that share their memory are in different groups",
-    "frozen": "a parameter that asks for no gradients is in a group with weight decay",
-    "decay": "a norm, bias or embedding decays apart from the gradient's step",
+    "tied": "parameters that share memory are in different groups",
+    "frozen": "a frozen parameter is in a group with weight decay",
+    "decay": "a norm, bias or embedding has decoupled weight decay",
     "muon": "a readout, an embedding or a vector is in a group that Muon orthogonalises",
-    "schedule": "a scheduler makes rates of groups alike",
-    "plan": "the groups are not the plan's",
+    "schedule": "a scheduler makes the rates of groups equal",
+    "plan": "the groups are not those of the plan",
 }
 
 
 @dataclass(frozen=True)
 class _Trained:
-    """Hold a model's parameters by name, with the groups that hold each, and what is known of each."""
+    """Hold a model's parameters by name, with the groups and the kind of each."""
 
     parameters: Mapping[str, Parameter]
     groups: Mapping[int, Sequence[tuple[Optimizer, dict[str, Any]]]]
     parts: Mapping[str, Part]
 
     def held(self) -> Iterator[tuple[str, Parameter, Optimizer, dict[str, Any]]]:
-        """Go through the parameters and the groups that hold them."""
+        """Yield the parameters with the groups that hold them."""
         for name, parameter in self.parameters.items():
             for optimizer, group in self.groups.get(id(parameter), ()):
                 yield name, parameter, optimizer, group
@@ -63,11 +63,12 @@ def lint(
 ) -> tuple[Finding, ...]:
     """Return what is wrong with how a model's parameters were given to its optimisers and schedulers.
 
-    With `example_inputs` the model is read as a graph, which says what each parameter is used for; a plan has one.
-    Without either, norms, biases and embeddings are known by the kinds of their modules, and readouts are not known.
-    A `plan` says which rates are right. Nothing is trained, and the model, optimisers and schedulers stay as they are.
-    Decay of norms, biases and embeddings counts where it acts apart from the gradient's step (AdamW, Muon, Lion), as
-    plans have it.
+    With `example_inputs` the model is read as a graph, which says what each parameter is used for; a `plan` brings its
+    own graph, and says which rates are right. Without either, norms, biases and embeddings are recognised by the kinds
+    of their modules, and readouts are not recognised.
+
+    Nothing is trained, and the model, optimisers and schedulers stay as they are. Weight decay of norms, biases and
+    embeddings counts where it is decoupled from the gradient (AdamW, Muon, Lion), as in plans.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 2))
@@ -80,12 +81,12 @@ def lint(
     if not is_module(model):
         raise InputError(f"the model is {shown(model)}; give a torch.nn.Module")
     if lazy := [name for name, p in named_parameters(model).items() if is_lazy(p)]:
-        raise InputError(f"'{lazy[0]}' has no shape yet; run the model once, and build the optimizer after that")
+        raise InputError(f"'{lazy[0]}' has no shape yet; run the model once, then build the optimizer")
     optimizers = _each("optimizer", optimizer, Optimizer, "a torch optimizer, or a list of them")
     kinds = (LRScheduler, ReduceLROnPlateau)
     schedulers = () if scheduler is None else _each("scheduler", scheduler, kinds, "a torch scheduler, or a list")
     if plan is not None and len(optimizers) > 1:
-        raise InputError(f"there is a plan and {len(optimizers)} optimizers, and a plan is for one; leave the plan out")
+        raise InputError(f"a plan is for one optimizer, and there are {len(optimizers)}; leave the plan out")
     if plan is not None:
         matched(model, plan)  # a plan of another model is bad input, not a finding
     groups: dict[int, list[tuple[Optimizer, dict[str, Any]]]] = {}
@@ -125,11 +126,11 @@ def _parts(model: nn.Module, example_inputs: Any, plan: Plan | None) -> Mapping[
     try:
         return parts_of(read(model, example_inputs, on_unknown="identity").graph)
     except TraceError as error:
-        raise TraceError(f"{error} (or leave the example inputs out: then the kinds of modules count)") from None
+        raise TraceError(f"{error} (or leave the example inputs out: lint then uses the kinds of modules)") from None
 
 
 def _joined(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return findings of one rule, value and remedy as one."""
+    """Join findings with the same rule, value and remedy."""
     names: dict[tuple[str, str, str], list[str]] = {}
     for finding in findings:
         names.setdefault((finding.rule, finding.value, finding.remedy), []).extend(finding.parameters)
@@ -143,8 +144,8 @@ def _ungrouped(trained: _Trained, plan: Plan | None) -> Iterator[Finding]:
             yield Finding(
                 "ungrouped",
                 (name,),
-                "trains and is in no group, so that it never steps",
-                "give it to the optimizer after the model is final, or set requires_grad=False",
+                "is trainable but in no group, so it never changes",
+                "build the optimizer when the model is complete, or set requires_grad=False",
             )
 
 
@@ -156,7 +157,7 @@ def _grouped_twice(trained: _Trained) -> Iterator[Finding]:
             yield Finding(
                 "grouped-twice",
                 (name,),
-                f"is in {len(groups)} groups, of learning rates {rates}, and steps in each",
+                f"is in {len(groups)} groups, with learning rates {rates}, and steps in each",
                 "leave it in one",
             )
 
@@ -173,13 +174,13 @@ def _tied(trained: _Trained) -> Iterator[Finding]:
             yield Finding(
                 "tied",
                 (name, other_name),
-                "share their memory as two parameters, in different groups, so that the numbers step twice",
+                "share memory as two parameters in different groups, so the same numbers step twice",
                 "make them one parameter before the optimizer is built: readout.weight = embedding.weight",
             )
 
 
 def _memory(parameter: Parameter) -> tuple[Any, ...] | None:
-    """Return where the numbers of a parameter are; None where that is not known."""
+    """Return where a parameter's numbers are in memory, or None if that is unknown."""
     if parameter.device.type == "meta" or is_sharded(parameter) or not parameter.numel():
         return None
     return parameter.device, parameter.data_ptr(), parameter.numel()
@@ -191,22 +192,22 @@ def _frozen(trained: _Trained) -> Iterator[Finding]:
             yield Finding(
                 "frozen",
                 (name,),
-                f"is frozen, in a group of weight_decay {decay:g}",
-                "leave frozen parameters out of the optimizer: those whose gradient is not None still decay",
+                f"is frozen, but in a group with weight_decay {decay:g}",
+                "leave frozen parameters out of the optimizer: if their gradient is not None, they still decay",
             )
 
 
 def _decay(trained: _Trained) -> Iterator[Finding]:
     for name, parameter, optimizer, group in trained.held():
         part, decay = trained.parts.get(name), _decay_of(group)
-        # As plans have it: in SGD and Adam decay is a part of the gradient, and sparing is a matter of taste.
+        # As in plans: SGD and Adam add decay to the gradient, and whether to spare these is a matter of taste.
         if part is None or part.decays or not decay or not parameter.requires_grad or not _decouples(optimizer):
             continue
         yield Finding(
             "decay",
             (name,),
-            f"{part.kind} of weight_decay {decay:g}",
-            "give norms, biases and embeddings a group of weight_decay=0",
+            f"{part.kind} with weight_decay {decay:g}",
+            "give norms, biases and embeddings a group with weight_decay=0",
         )
 
 
@@ -228,13 +229,13 @@ def _muon(trained: _Trained) -> Iterator[Finding]:
             yield Finding(
                 "muon",
                 (name,),
-                f"{kind} of shape {tuple(parameter.shape)} in a group of Muon's",
-                "give readouts, embeddings and vectors to AdamW; plan.optimizer(model) of a plan for 'muon' does",
+                f"{kind} of shape {tuple(parameter.shape)} in a Muon group",
+                "give readouts, embeddings and vectors to AdamW, as plan.optimizer(model) does for 'muon'",
             )
 
 
 def _is_orthogonalised(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
-    """Say whether a group's parameters step by Muon: torch's, ours, or one whose groups say so."""
+    """Say whether Muon steps a group: torch's, evenstep's, or one whose groups say so."""
     if isinstance(optimizer, Muon):
         return bool(group["muon"])
     torchs = getattr(torch.optim, "Muon", None)  # not in every torch
@@ -250,13 +251,13 @@ def _schedule(optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> Ite
             yield _from_error("schedule", (), error)
         except EvenstepError:
             raise
-        except Exception:  # of a scheduler's own that cannot be copied, or not stepped alone: nothing is known of it
+        except Exception:  # a custom scheduler that cannot be copied or stepped alone cannot be judged
             continue
 
 
 def _unplanned(model: nn.Module, plan: Plan, optimizer: Optimizer) -> Iterator[Finding]:
     lost = {p.name for p, parameter in matched(model, plan) if not p.frozen and not _holds(optimizer, parameter)}
-    if lost:  # said already, and no rates to compare
+    if lost:  # reported already, and there are no rates to compare
         return
     try:
         check_groups(model, plan, optimizer)

@@ -1,1 +1,1 @@
-"""Pictures of results."""
+"""Pictures, tables and pages of results."""

@@ -1,4 +1,4 @@
-"""A check's picture: changes over what is varied, the first-order prediction beside the real steps."""
+"""Draw a check: changes over the sizes, to first order on the left and after the steps on the right."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from evenstep.search import Check
 
 _BEYOND = "#c9702b"
 _SHOWN = "#999999"
-_LISTED = 12  # lines that a legend can still name
+_LISTED = 12  # most lines that a legend can name
 
 
 def draw_check(check: Check, what: str, path: Path) -> None:
-    """Write the picture of a finished check; `what` names what the networks differ in."""
+    """Write the picture of a finished check; `what` names the size in which the networks differ."""
     figure = Figure(figsize=(10.0, 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
@@ -33,11 +33,11 @@ def draw_check(check: Check, what: str, path: Path) -> None:
         _line(left, check, trend.values, _SHOWN, f"{trend.signal} ({trend.slope:+.2f}, not judged)", style="o--")
         _line(right, check, trend.later, _SHOWN, trend.signal, style="o--")
     left.set(ylabel="change, root mean square", yscale="log")
-    # Whole decades: flat lines must look flat.
+    # At least two decades, so that flat lines look flat.
     low, high = left.get_ylim()
     left.set_ylim(math.pow(10, math.floor(math.log10(low))), math.pow(10, math.ceil(math.log10(high))))
     left.set_title("first step, to first order", fontsize=10)
-    right.set_title(f"after {check.steps} real steps", fontsize=10)
+    right.set_title(f"after {check.steps} steps", fontsize=10)
     for axes in (left, right):
         axes.set(xlabel=what)
         if not check.named:

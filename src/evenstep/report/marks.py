@@ -1,4 +1,4 @@
-"""Places for tables in pages of Markdown: a line `<!-- NAME -->`, whatever stands there, and a line `<!-- end -->`."""
+"""Put tables into Markdown pages, between a line `<!-- NAME -->` and a line `<!-- end -->`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from evenstep.errors import InputError
 
 END = "<!-- end -->"
-Marks = Mapping[str, Callable[[Mapping[str, Any]], str]]  # what a page may ask for: names, and what makes the table
+Marks = Mapping[str, Callable[[Mapping[str, Any]], str]]  # by name, the functions that make a page's tables
 
 
 def filled(page: str, marks: Marks, record: Mapping[str, Any]) -> str:
-    """Return a page with a record's tables between its marks, in place of what is there."""
+    """Return a page with a record's tables between its marks, replacing what is there."""
     require_marks(page, marks)
     for name, table in marks.items():
         before, begin, rest = page.partition(f"<!-- {name} -->")
@@ -24,18 +24,18 @@ def filled(page: str, marks: Marks, record: Mapping[str, Any]) -> str:
 
 
 def require_marks(page: str, marks: Iterable[str]) -> None:
-    """Refuse a page that has no place for any of the tables."""
+    """Refuse a page without a place for any of the tables."""
     names = [name for name in marks if f"<!-- {name} -->" in page]
     if not names:
         wanted = " or ".join(f"'<!-- {name} -->'" for name in marks)
-        raise InputError(f"the page has no line {wanted}; put one where the table belongs, and '{END}' behind it")
+        raise InputError(f"the page has no line {wanted}; put one where the table belongs, and '{END}' after it")
     for name in names:
         if END not in page.partition(f"<!-- {name} -->")[2]:
-            raise InputError(f"the page has no line '{END}' behind '<!-- {name} -->'; put one there")
+            raise InputError(f"the page has no line '{END}' after '<!-- {name} -->'; put one there")
 
 
 def update_page(path: Path, marks: Marks, record: Mapping[str, Any] | None) -> None:
-    """Write a record's tables into a file; without a record, see that it has a place for them."""
+    """Write a record's tables into a file; without a record, only check that it has a place for them."""
     try:
         text = path.read_text()
         require_marks(text, marks)

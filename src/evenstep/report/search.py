@@ -1,4 +1,4 @@
-"""A search's picture, as a file."""
+"""Write a search's picture to a file."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of texts, one line a row.
+    """Return a table of texts, one line per row.
 
     >>> print(markdown_table(["a", "b"], [["1", "2"]]))
     | a | b |

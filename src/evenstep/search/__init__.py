@@ -1,4 +1,4 @@
-"""The base's learning rate: trained for, not guessed."""
+"""Search the base's learning rate, plan from it, and correct plans by short runs."""
 
 from evenstep.search.auto import auto_plan
 from evenstep.search.base import Base, base_of

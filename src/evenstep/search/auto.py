@@ -1,4 +1,4 @@
-"""A plan from nothing but a model and its data: find a base, search it, plan, and correct the plan on the model."""
+"""Plan a model from its data: make a base, search its rate, plan, and correct the plan on the model."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from evenstep.search.short_runs import COST as CHEAPEST
 from evenstep.search.showing import SearchProgress
 from evenstep.search.tensors import Loaded, example_of
 
-COST = 0.1  # of the training's own, in steps of the model: what search and refinement together aim at
-RUNS = 4  # that a refinement takes as a rule
-TRIALS = 6  # that the search of a base takes as a rule
-SHARE_OF_BASE = 1 / 3  # of the cost; the network itself says more
-SMALL = 0.7  # of the model's cost: a base that takes more is searched in the model's place, and nothing is refined
-# Where searches of bases begin; none depends on it.
+COST = 0.1  # of search and refinement together, as a share of the training, in steps of the model
+RUNS = 4  # that a refinement usually takes
+TRIALS = 6  # that the search of a base usually takes
+SHARE_OF_BASE = 1 / 3  # of the cost; runs of the model itself say more
+SMALL = 0.7  # share of the model's cost: a base above it is searched in the model's place, and nothing is refined
+# Where searches of bases begin; their results do not depend on it.
 STARTS = {"sgd": 0.5, "momentum": 0.05, "adam": 0.002, "muon": 0.002, "lion": 0.0003}
-FAR = 10.0  # root mean square of targets: outputs that start below one have a long way to go
-LONGER = (1, 4, 16)  # times as many steps, four times the last, while the search of a base says too little
+FAR = 10.0  # root mean square of targets that is far from outputs, which start below one
+LONGER = (1, 4, 16)  # times as many steps, tried in turn while the search of a base says too little
 
 
 def auto_plan(
@@ -59,17 +59,25 @@ def auto_plan(
     name: str | None = None,
     progress: Callable[[SearchProgress], None] | bool | None = None,
 ) -> Plan:
-    """Return a plan of a model from nothing but its data, ready for `initialize_` and `plan.optimizer(model)`.
+    """Plan a model from its data; the plan is ready for `initialize_` and `plan.optimizer(model)`.
 
-    Takes a small network out of the model (`base_of`), searches its learning rate, plans the model from it, and
-    corrects the plan by short runs of the model itself (`refine`). `data` is what the model trains on: a `DataLoader`,
-    a `Dataset`, or tensors; of large data only as many examples are read as are trained on. `loss` is a function of
-    the output and the targets, or of the output alone; left out it is the cross entropy, or for batches that are
-    dictionaries the model's own. `train_steps` is how long you will train, with a rate that falls to nothing: longer
-    trainings want smaller rates. Search and refinement together aim at `cost` of that training's time, and
-    take at least what a few short runs take. `plan.history` says what was found. With a `store` a call that was
-    stopped continues where it was, and answers the same; a `name` stands there for code that cannot be read. The plan
-    is for `train_steps` steps on batches of `batch_size`; `Plan.at` moves it to others.
+    Takes a small network out of the model (`base_of`), searches its learning rate, plans the model from that rate, and
+    corrects the plan by short runs of the model itself (`refine`). `plan.history` says what each step found. The model,
+    the order of the data and all random states stay as they are.
+
+    - `data`: what the model trains on: a `DataLoader`, a `Dataset`, or tensors. Only the examples that short runs train
+      on are read.
+    - `optimizer`: a name, a class or an instance; its learning rate is ignored. `weight_decay` replaces its own.
+    - `train_steps`: how many steps you will train, with a schedule that ends near zero. Longer trainings need smaller
+      rates. The plan is for this length and for batches of `batch_size`; `Plan.at` moves it to others.
+    - `loss`: a function of output and targets, or of the output alone. The default is cross entropy, or for batches
+      that are dictionaries the loss that the model returns.
+    - `batch_size`: the default is the loader's, or 64.
+    - `init`: how weights are drawn; "keep" keeps them and sets rates only.
+    - `cost`: how much search and refinement together may cost, as a share of the training. They cost at least a few
+      short runs.
+    - `store`: a file; a call that was stopped continues from it and gives the same answer. `name` stands there for code
+      that cannot be read.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is {type(model).__name__}; give the torch.nn.Module that you will train")
@@ -94,7 +102,7 @@ def auto_plan(
 
     @cache
     def read(times: int) -> Loaded:
-        """Read as many examples as runs train on that are so many times as long."""
+        """Read as many examples as runs `times` as long train on."""
         return replace(Loaded.of(data, loss, limit=times * max(of_bases.examples, of_model.examples)), batch_size=None)
 
     _report_far_targets(read(1))
@@ -123,9 +131,9 @@ def auto_plan(
     ).at(batch_size=size, steps=train_steps, batch_rule=BATCH_OF_SHORT_RUNS)
     words = found.words if small else f"{found.words}, in the model's place"
     planned = replace(planned, history=(words,))
-    if not small:  # what was searched is the model, or as good as that
+    if not small:  # the search was of the model itself, or of one that costs as much
         return planned
-    # What the base needs to learn anything, the model needs, too.
+    # If the base needs longer runs to learn, so does the model.
     steps = max(of_model.steps, min(times * of_model.steps, LONGEST, train_steps))
     return refine(
         model,
@@ -140,7 +148,7 @@ def auto_plan(
 
 
 def _report_far_targets(loaded: Loaded) -> None:
-    """Warn of numbers to predict that are far from where outputs start: a training is then about the way there."""
+    """Warn of targets far from where outputs start: short runs then show only how fast outputs get there."""
     targets = loaded.data[1]
     if not isinstance(targets, Tensor) or not targets.is_floating_point():
         return
@@ -148,8 +156,8 @@ def _report_far_targets(loaded: Loaded) -> None:
     if size > FAR:
         mean, spread = float(targets.float().mean()), float(targets.float().std(correction=0))
         warn(
-            f"the targets have mean {mean:.3g} and deviation {spread:.3g}, and outputs start near zero, so that short "
-            f"runs are about the way there; train on (target - {mean:.3g}) / {spread or 1.0:.3g}",
+            f"the targets have mean {mean:.3g} and standard deviation {spread:.3g}, but outputs start near zero, so "
+            f"short runs mostly move them there; train on (target - {mean:.3g}) / {spread or 1.0:.3g}",
             SearchWarning,
         )
 
@@ -163,9 +171,9 @@ def _searched(
     optimizer: OptimizerChoice,
     **options: Any,
 ) -> tuple[LRSearch, int, Loaded]:
-    """Return the search of a base, how many times as long its trials trained, and on what they did.
+    """Return the search of a base, how many times as long its trials trained, and the data they trained on.
 
-    They train longer where they learnt nothing, and where they said too little and `most` examples allow for it.
+    They train longer if they learnt nothing, or if they said too little and `most` examples allow it.
     """
     for times in LONGER:
         loaded = read(times)
@@ -175,9 +183,9 @@ def _searched(
         next_too_long = found.status != "learnt_nothing" and 4 * times * run.examples > most
         if next_too_long or not says_too_little(found):
             break
-    if found.status == "best_at_edge":  # losses that are alike at many rates; short runs of the model say more
+    if found.status == "best_at_edge":  # losses hardly depend on the rate; short runs of the model say more
         warn(
-            f"the search of the base does not tell rates apart up to {found.grid[-1]:.3g} (its losses are "
+            f"the search of the base cannot tell rates apart up to {found.grid[-1]:.3g} (its losses are "
             f"{min(found.mean_losses):.3g} there); the plan starts from {found.rate:.3g}",
             SearchWarning,
         )
@@ -186,7 +194,7 @@ def _searched(
 
 
 def says_too_little(found: LRSearch) -> bool:
-    """Say whether longer trials are needed: nothing was learnt, or little, and at rates that noise tells apart."""
+    """Say whether longer trials are needed: they learnt nothing, or so little that noise decides between rates."""
     if found.status == "learnt_nothing":
         return True
     fall = (found.untrained or 0.0) - min(found.mean_losses)

@@ -1,7 +1,7 @@
-"""Check coordinates: see whether networks of other widths, depths or topologies take equal steps.
+"""Check coordinates: whether networks of different widths, depths or topologies take equal steps.
 
-Over width every layer is compared, over depth or topology what the readout reads. Compared is the change by the first
-optimiser step, to first order: further steps run into the loss's curvature, where steps too large look alike.
+Over width it compares every layer; over depth or topology, what the readout reads. It compares the change by the first
+optimiser step, to first order: later steps meet the loss's curvature, where all steps that are too large look alike.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from evenstep.search.tensors import as_tensors
 
 Label = float | str
 Compare = Literal["auto", "layers", "last"]
-# What is let pass: over width between what plans and what one rate for all layers show, over depth likewise; the tests
+# Slopes that pass, over width and over depth: between those of plans and those of one rate for all layers. The tests
 # measure both.
 SLOPES: Mapping[str, float] = {"layers": 0.25, "last": 0.5}
-OCTAVES = 1.0  # between networks that have names and no sizes
+OCTAVES = 1.0  # for networks with names in place of sizes
 _REMEDY = "make it again: evenstep check file.py:function --json > check.json, or check.to_dict()"
-_NOTHING = 1e-12  # a change that is zero but for rounding
+_NOTHING = 1e-12  # a change below this is rounding
 
 
 @dataclass(frozen=True)
 class CheckedNetwork:
-    """Hold the changes of one network's signals by name, geometric means over seeds."""
+    """Hold the changes of one network's signals by name, as geometric means over seeds."""
 
     label: Label
     lr: float
@@ -72,10 +72,10 @@ class CheckedNetwork:
 class Trend:
     """Compare one signal over the networks.
 
-    `values` are its changes by the first step, to first order, `later` those after the last real step, over its size at
-    the start where `relative`. `slope` is that of log2(value) against log2(label), or for named networks the octaves
-    between largest and smallest; where the first step moves the signal in no network (behind a readout of zeros) it is
-    that of `later`.
+    `values` are its changes by the first step, to first order, and `later` those after the last step taken; if
+    `relative`, they are divided by the signal's size at the start. `slope` is that of log2(value) over log2(label), or
+    for named networks the octaves between the largest and the smallest value. If the first step moves the signal in no
+    network (as with a readout of zeros), it is the slope of `later`.
     """
 
     signal: str
@@ -114,11 +114,11 @@ class Trend:
 
 @dataclass(frozen=True)
 class Check:
-    """Hold what was measured, the trends that were judged, and the verdict.
+    """Hold the measurements of a check, the trends that it judged, and the verdict.
 
-    `compare` says which: `layers`, each of them, or `last`, what the readouts read; the outputs are then `shown` and
-    not judged. The check failed if a trend's slope
-    (for named networks: its octaves) is beyond `tolerance`, or if a change is not finite.
+    `compare` says which trends: those of all `layers`, or those of what the readouts read (`last`), with the outputs
+    `shown` but not judged. The check fails if a trend's slope (for named networks: its octaves) exceeds `tolerance`, or
+    if a change is not finite.
     """
 
     networks: tuple[CheckedNetwork, ...]
@@ -131,7 +131,7 @@ class Check:
 
     @property
     def named(self) -> bool:
-        """Whether the networks have names in place of sizes."""
+        """Whether the networks have names instead of sizes."""
         return any(isinstance(network.label, str) for network in self.networks)
 
     @property
@@ -166,7 +166,7 @@ class Check:
         what = "octaves between networks" if self.named else "slope"
         return (
             f"{self.verdict}: the worst of {len(self.trends)} is '{worst.signal}', {what} {worst.slope:+.2f}, "
-            f"let pass up to {self.tolerance:g}"
+            f"at most {self.tolerance:g} passes"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class Check:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Check:
-        """Read a check from `to_dict`; the verdict and its reason follow from the rest and are not read."""
+        """Read a check from `to_dict`; the verdict and its reason are computed anew."""
         with plain_values.reading("the check", remedy=_REMEDY):
             return cls._from_values(plain_values.mapping("it", values))
 
@@ -199,7 +199,7 @@ class Check:
         steps = plain_values.count("steps", values["steps"])
         labels = [network.label for network in networks]
         if len(set(labels)) < max(len(labels), 2) or len({isinstance(label, str) for label in labels}) > 1:
-            raise ValueError(f"labels are {labels}; a check has two or more, all sizes or all names, each once")
+            raise ValueError(f"labels are {labels}; a check has at least two, all sizes or all names, without repeats")
         for network in networks:
             for name, changes in network.signals.items():
                 if len(changes.changes) != steps:
@@ -207,7 +207,7 @@ class Check:
                         f"'{name}' of {network.label!r} has {len(changes.changes)} changes in {steps} steps"
                     )
         if not trends:
-            raise ValueError("trends are empty; a check judges at least one")
+            raise ValueError("there are no trends; a check judges at least one")
         for trend in (*trends, *shown):
             if {len(trend.values), len(trend.later)} != {len(networks)}:
                 raise ValueError(
@@ -240,9 +240,12 @@ def check(
 ) -> Check:
     """Measure how far the first steps move each layer of several networks, and say whether they move alike.
 
-    `networks` maps a size (width, depth, ...) or a name to a function that makes a network and its plan. `lr` is the
-    base's learning rate, by default the plan's own; the optimiser is the plans'. `compare='auto'` judges every layer
-    where the networks differ in size alone, and what the readouts read where they differ in topology.
+    - `networks`: maps a size (width, depth, ...) or a name to a function that makes a network, and its plan. All plans
+      are for the same optimiser.
+    - `lr`: the base's learning rate; the default is the plan's.
+    - `compare`: "layers" judges every layer, "last" what the readouts read. "auto" judges every layer if the networks
+      differ only in size, and what the readouts read if they differ in topology.
+    - `tolerance`: the largest slope that passes; the default depends on what is compared.
     """
     recipe, rates = _recipe(networks, lr, batch_size, loss or functional.cross_entropy)
     for name, value in (("steps", steps), ("seeds", seeds)):
@@ -269,14 +272,14 @@ def check(
 def _recipe(
     networks: Mapping[Any, tuple[Callable[[], nn.Module], Plan]], lr: float | None, batch_size: int, loss: Loss
 ) -> tuple[Recipe, dict[Any, float]]:
-    """Return how the networks train, and the base's rate of each."""
+    """Return how the networks train, and the base's rate for each."""
     if not isinstance(networks, Mapping) or len(networks) < 2:
         raise InputError("a check compares networks; give at least two, as {width: (make_model, plan), ...}")
     for label in networks:
         if not isinstance(label, str) and not _above_zero(label):
             raise InputError(f"a network has the label {label!r}; give its size, a number above 0, or a name")
     if len({isinstance(label, str) for label in networks}) > 1:
-        raise InputError("some networks have sizes as labels and some have names; give all of them the same kind")
+        raise InputError("some networks are labelled by size and some by name; label all of them the same way")
     rates = {}
     for label, given in networks.items():
         if not (isinstance(given, tuple) and len(given) == 2 and callable(given[0]) and isinstance(given[1], Plan)):
@@ -304,7 +307,7 @@ def _compared(
     for label, modules in recorded.items():
         if not modules.layers:
             raise InputError(
-                f"network {label!r} has no module that owns a weight; hold weights in modules as nn.Linear"
+                f"network {label!r} has no module that owns a weight; hold weights in modules such as nn.Linear"
             )
     if compare == "last":
         return "last"
@@ -324,7 +327,7 @@ def _measured(job: Job, data: Data, lr: float, steps: int, seed: int) -> dict[st
         changes = measure(job, data, lr=lr, steps=steps, seed=seed)
     except EvenstepError:
         raise
-    except Exception as error:  # the user's own forward and loss run in there
+    except Exception as error:  # the user's forward and loss run here
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise InputError(
             f"{type(job.template).__name__} and the loss do not run on the data (inputs {words(data[0])}, "
@@ -332,7 +335,7 @@ def _measured(job: Job, data: Data, lr: float, steps: int, seed: int) -> dict[st
         ) from error
     if not changes:
         raise InputError(
-            f"no layer of {type(job.template).__name__} was called as a module; there is nothing to record"
+            f"no layer of {type(job.template).__name__} was called as a module, so there is nothing to record"
         )
     return changes
 
@@ -346,9 +349,9 @@ def _over_seeds(measured: list[dict[str, Changes]], name: str) -> Changes:
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
-    """Return the mean in logarithms, where slopes are taken, infinite where a value is not finite.
+    """Return the geometric mean, infinite if a value is not finite.
 
-    One large seed does not set it alone.
+    Slopes are taken in logarithms too, and one large seed cannot decide the mean.
     """
     if 0.0 in values:
         return 0.0
@@ -364,7 +367,7 @@ def _trends(
     labels = [network.label for network in networks]
 
     def over(rows: Iterable[tuple[str, ...]], *, outputs: bool) -> tuple[Trend, ...]:
-        """Return the trends of signals by their names in each network; those that stay in place are left out."""
+        """Return the trends of signals, given by their names in each network, without those that do not move."""
         trends = []
         for names in rows:
             signals = [network.signals.get(name) for network, name in zip(networks, names, strict=True)]
@@ -380,19 +383,19 @@ def _trends(
     else:
         judged = over(zip(*(modules.last for modules in recorded), strict=False), outputs=False)
     if not judged:
-        raise InputError("no compared signal moves in the first steps; check that the loss depends on the weights")
+        raise InputError("no signal moves in the first steps; check that the loss depends on the weights")
     return judged, () if compare == "layers" else outputs
 
 
 def _common(names: tuple[str, ...], *, output: bool) -> str:
-    """Return one name for a signal that may have another in every network."""
+    """Return one name for a signal that may have a different name in each network."""
     if len(set(names)) == 1:
         return names[0]
     return "output" if output else "last hidden vertex"
 
 
 def _trend(name: str, row: list[Changes], labels: list[Label], *, output: bool) -> Trend:
-    # An output starts near zero, by design of the readout, and nearer the wider the network: its size is no measure.
+    # The readout makes outputs start near zero, nearer in wider networks, so they cannot be measured by their size.
     relative = not output and min(changes.start for changes in row) > _NOTHING
     sizes = [changes.start if relative else 1.0 for changes in row]
     values = tuple(_moved(changes.predicted / size) for changes, size in zip(row, sizes, strict=True))
@@ -401,14 +404,14 @@ def _trend(name: str, row: list[Changes], labels: list[Label], *, output: bool) 
 
 
 def _moved(change: float) -> float:
-    """Return a change, 0 where it is rounding alone, infinite where it is not finite."""
+    """Return a change, as 0 if it is only rounding and infinite if it is not finite."""
     if not math.isfinite(change):
         return math.inf
     return 0.0 if change <= _NOTHING else change
 
 
 def _slope(values: tuple[float, ...], labels: list[Label]) -> float:
-    """Return the slope in log-log, or without sizes the octaves from smallest to largest; infinite where it is none."""
+    """Return the log-log slope, or without sizes the octaves from smallest to largest; infinite if there is none."""
     if not any(values):
         return 0.0
     if not all(0 < value < math.inf for value in values):

@@ -1,4 +1,4 @@
-"""Put examples together to tensors with a row for each: as torch does, or by a function of the user's own."""
+"""Collate examples into tensors with a row for each: as torch does, or with the user's function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Collate = Callable[[list[Any]], Any]
 
 
 def stacked(data: Any, collate: Collate | None, limit: int | None, indices: Sequence[int] | None = None) -> Any:
-    """Return examples put together as one batch."""
+    """Return examples collated into one batch."""
     name = type(data).__name__
     try:
         count = len(data)
@@ -26,7 +26,7 @@ def stacked(data: Any, collate: Collate | None, limit: int | None, indices: Sequ
         raise InputError(f"{name} has no length; give a map-style Dataset, a DataLoader or tensors") from None
     if indices is None:
         indices = range(count)
-        if limit is not None and limit < count:  # spread over all: data sets may be sorted
+        if limit is not None and limit < count:  # spread over the whole data set, which may be sorted
             generator = torch.Generator().manual_seed(0)
             indices = torch.randperm(count, generator=generator)[:limit].tolist()
     examples = _taken(data, indices)
@@ -36,7 +36,7 @@ def stacked(data: Any, collate: Collate | None, limit: int | None, indices: Sequ
         if collate is None:
             return plain(_collated(examples), data)
         _require_rows_alike_in_any_batch(collate, examples[:2])
-        # A function may take entries out of examples, which may be those that the data set keeps.
+        # Copy: a function may remove entries from examples, which may be the data set's own.
         value = plain(collate([_loose(example) for example in examples]), data)
     except InputError:
         raise
@@ -47,27 +47,27 @@ def stacked(data: Any, collate: Collate | None, limit: int | None, indices: Sequ
 
 
 def _taken(data: Any, indices: Sequence[int]) -> list[Any]:
-    """Return the examples at indices, many at once where a data set can, as torch's loaders take them."""
+    """Return the examples at these indices, many at once if the data set can, as torch's loaders do."""
     try:
         if callable(many := getattr(data, "__getitems__", None)):
             return list(many(list(indices)))
         return [data[index] for index in indices]
     except NotImplementedError:
         raise InputError(
-            f"{type(data).__name__} does not say what its examples are; give its class a __getitem__ that returns the "
-            "example at an index"
+            f"{type(data).__name__} does not give access to its examples; give its class a __getitem__ that returns "
+            "the example at an index"
         ) from None
 
 
 def _count(examples: list[Any]) -> int:
-    """Return how many examples there are; functions leave out those that a data set returned None for."""
+    """Return how many examples there are, without those that are None, which collate functions leave out."""
     return sum(example is not None for example in examples)
 
 
 def _require_rows_alike_in_any_batch(collate: Collate, examples: list[Any]) -> None:
-    """Refuse a `collate_fn` that makes other values of an example in other company: trials batch examples anew.
+    """Refuse a `collate_fn` whose values for an example depend on the batch: trials form their own batches.
 
-    Padding is no other value, and what is drawn at random cannot be compared.
+    Padding does not count, and values drawn at random cannot be compared.
     """
 
     def batch(part: list[Any]) -> Column:
@@ -79,26 +79,26 @@ def _require_rows_alike_in_any_batch(collate: Collate, examples: list[Any]) -> N
 
     try:
         together = batch(examples)
-    except Exception:  # what is wrong with it is said of all examples
+    except Exception:  # collating all examples reports what is wrong
         return
     require_row_each(together, _count(examples))
     try:
         again = tensors_of(batch(examples))
         apart = [torch.cat(tensors) for tensors in zip(*(tensors_of(batch([e])) for e in examples), strict=True)]
-    except Exception:  # it takes no batches of one, or of tensors of different lengths
+    except Exception:  # it refuses batches of one, or tensors of different lengths
         return
     if same(together, again) and not same(together, apart):
         raise InputError(
-            "the DataLoader's collate_fn makes other values of an example in another batch; trials shuffle examples "
-            "into batches of their own: compute what depends on the batch in the model or the loss"
+            "the DataLoader's collate_fn makes different values of an example in different batches, but trials shuffle "
+            "examples into other batches; compute what depends on the batch in the model or the loss"
         )
 
 
 def require_row_each(batch: Column, count: int, *, dropped: bool = False) -> None:
-    """Refuse a batch that has no row for each of its examples: with time first, or with several rows of an example.
+    """Refuse a batch without one row for each example: with time first, or with several rows per example.
 
-    Trials cut batches of their own along the first axis. Fewer rows pass where examples may be `dropped`, unless
-    another axis has as many places as there are examples.
+    Trials cut batches along the first axis. If examples may be `dropped`, fewer rows pass, unless another axis is as
+    long as the number of examples.
     """
     for place, tensor in named_tensors(batch):
         if not tensor.dim() or len(tensor) == count:
@@ -108,15 +108,15 @@ def require_row_each(batch: Column, count: int, *, dropped: bool = False) -> Non
         if axis is not None:
             raise InputError(
                 f"the DataLoader's collate_fn makes {name} of shape {tuple(tensor.shape)} from {count} examples: axis "
-                f"{axis} looks like the batch, and trials cut batches along axis 0; put examples there "
-                f"(pad_sequence(..., batch_first=True), or .transpose(0, {axis})), and let the model turn its inputs "
-                "if it wants time first"
+                f"{axis} looks like the batch, but trials cut batches along axis 0; put examples there "
+                f"(pad_sequence(..., batch_first=True), or .transpose(0, {axis})), and transpose in the model if it "
+                "wants time first"
             )
         if len(tensor) > count or not dropped:
             raise InputError(
                 f"the DataLoader's collate_fn makes {len(tensor)} rows from {count} examples ({name} of shape "
-                f"{tuple(tensor.shape)}), and trials shuffle rows; return a row for each example, its views or parts "
-                "along an axis of their own, and leave examples out in the data set"
+                f"{tuple(tensor.shape)}), but trials shuffle rows; return one row for each example, with views or "
+                "parts along another axis, and leave examples out in the data set"
             )
 
 
@@ -126,14 +126,14 @@ def rows_of(batch: Any) -> int:
 
 
 def _loose(example: Any) -> Any:
-    """Return an example that entries can be taken out of."""
+    """Return a copy of an example that entries can be removed from."""
     return copy.copy(example) if isinstance(example, Mapping | list) else example
 
 
 def _copy_of(value: Any) -> Any:
-    """Return an example that can be changed in place, tensors and all.
+    """Return a copy of an example, tensors included, that can be changed in place.
 
-    A deep copy of a row would be one of the whole tensor that it is a row of.
+    A deep copy of a row would copy the whole tensor that it belongs to.
     """
     if isinstance(value, Tensor):
         return value.clone()
@@ -147,7 +147,7 @@ def _copy_of(value: Any) -> Any:
 
 
 def _collated(examples: list[Any]) -> Any:
-    """Put examples together as torch does, numbers of Python's among them."""
+    """Collate examples as torch does, including Python numbers."""
     first = examples[0]
     if isinstance(first, Tensor):
         return torch.stack(examples)
@@ -157,7 +157,7 @@ def _collated(examples: list[Any]) -> Any:
         if any(len(example) != len(first) for example in examples):
             raise ValueError("examples hold different numbers of tensors")
         if isinstance(first, list) and all(isinstance(part, int | float) for part in first):
-            return torch.as_tensor(examples)  # a list of numbers, such as tokens, is one tensor
+            return torch.as_tensor(examples)  # a list of numbers, such as tokens, becomes one tensor
         return tuple(_collated([example[place] for example in examples]) for place in range(len(first)))
     if isinstance(first, str | bytes):
         return list(examples)
@@ -165,7 +165,7 @@ def _collated(examples: list[Any]) -> Any:
 
 
 def joined(batches: list[Any]) -> Any:
-    """Return batches as one."""
+    """Join batches into one."""
     if not batches:
         raise InputError("data is empty; give at least one example")
     try:
@@ -183,7 +183,7 @@ def _concatenated(parts: list[Any]) -> Any:
 
 
 def plain(value: Any, data: Any, name: str = "") -> Any:
-    """Return tensors in plain tuples and dictionaries; what is no tensor raises."""
+    """Return tensors in plain tuples and dictionaries; anything else raises."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Mapping):
@@ -195,17 +195,17 @@ def plain(value: Any, data: Any, name: str = "") -> Any:
     what = "str" if isinstance(value, list) else type(value).__name__
     if not name:
         raise InputError(f"data is {kind_of(data)}; give a pair of tensors {FORMS}")
-    raise InputError(f"'{name}' of {kind_of(data)} holds {what}; give tensors alone, or leave that entry out")
+    raise InputError(f"'{name}' of {kind_of(data)} holds {what}; give tensors only, or leave that entry out")
 
 
 def kind_of(data: object) -> str:
-    """Return what data are, for an error."""
+    """Return what kind of data these are, for an error."""
     return type(data).__name__
 
 
 def _unlike(name: str, error: Exception) -> InputError:
     reason = " ".join(str(error).split())[:300]
     return InputError(
-        f"the examples of {name} do not stack to tensors ({reason}); give pairs (inputs, targets), all of one shape, "
+        f"the examples of {name} do not stack into tensors ({reason}); give pairs (inputs, targets) of one shape, "
         "or a DataLoader whose collate_fn pads them"
     )

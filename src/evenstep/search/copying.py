@@ -1,4 +1,4 @@
-"""What a copy of a network, or a job in another process, would lose without a word: refused, with the remedy."""
+"""Refuse what a copy of a network, or a job in another process, would silently lose."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from evenstep.search.python_values import Unreadable, ValueReader
 
 
 def require_copies(model: nn.Module) -> None:
-    """Refuse a network whose copies are others: every trial trains a copy."""
+    """Refuse a network whose copies would behave differently, because every trial trains a copy."""
     kind = type(model).__name__
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise InputError(
-                f"parameter '{name}' of {kind} has a hook on its gradient, which copies of the network lose, and every "
-                "trial trains a copy; scale what the loss sees instead, or the plan's rate of that parameter"
+                f"parameter '{name}' of {kind} has a hook on its gradient, which copies of the network lose, but every "
+                "trial trains a copy; scale what the loss sees instead, or the plan's rate for that parameter"
             )
     own = {id(module) for module in model.modules()} | {id(tensor) for tensor in _tensors(model)}
     for path, module in model.named_modules():
@@ -37,27 +37,27 @@ def require_copies(model: nn.Module) -> None:
 
 
 _HOOKS = frozenset({"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"})
-# What a training does not call, or what is made anew for a copy.
+# Attributes that training does not call, or that are made anew for a copy.
 _NOT_COPIED = frozenset(vars(nn.Module())) - _HOOKS | {"_compiled_call_impl"}
-_DEPTH = 4  # containers inside each other
+_DEPTH = 4  # nested containers
 
 
 def _holds_original(kind: str, path: str, name: str) -> str:
     if name in _HOOKS:
         place = f"'{path}' of {kind}" if path else kind
         return (
-            f"a hook on {place} holds modules or parameters of the network itself, and in a copy of the network it "
+            f"a hook on {place} holds modules or parameters of the network itself, so in a copy of the network it "
             "would use the original's; compute it in a module's forward"
         )
     place = f"{path}.{name}".strip(".")
     return (
-        f"'{place}' of {kind} is or has a function that holds the network itself, and in a copy of the network it "
+        f"'{place}' of {kind} is or has a function that holds the network itself, so in a copy of the network it "
         "would hold the original; make it a method"
     )
 
 
 def _functions(value: Any, depth: int = 0) -> Iterator[types.FunctionType]:
-    """Yield the functions in a module's attribute: copies have the same ones, where objects are copied with it."""
+    """Yield the functions in a module's attribute: a copy shares them, whereas objects are copied with it."""
     if isinstance(value, types.FunctionType):
         yield value
     elif depth < _DEPTH:
@@ -79,22 +79,22 @@ def _tensors(model: nn.Module) -> Iterator[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class CodeSeen:
-    """Hold digests of the code of a model's classes and of the loss as one process sees them, by what they are of.
+    """Hold digests of the code of a model's classes and of the loss, by name, as one process sees them.
 
-    Variables that the code reads come before what reads them. `imported` are modules that the code imported as it ran.
+    Variables come before the code that reads them. `imported` lists the modules that the code imported as it ran.
     """
 
     values: Mapping[str, str]
     imported: tuple[str, ...]
 
     def first_difference(self, other: CodeSeen) -> str | None:
-        """Return the name of what is another thing there: a variable rather than the function that reads it."""
+        """Return the name of the first thing that differs there: a variable rather than the function that reads it."""
         names = dict.fromkeys((*self.values, *other.values))
         return next((name for name in names if self.values.get(name) != other.values.get(name)), None)
 
 
 def code_seen(model: nn.Module, loss: Any) -> CodeSeen | None:
-    """Return what a process sees of a model's code and the loss; None where something has no content to read."""
+    """Return digests of a model's code and the loss in this process, or None if something cannot be read."""
     values: dict[str, str] = {}
     imported: set[str] = set()
     parts = {f"the class {kind.__qualname__}": kind for kind in dict.fromkeys(map(_class_of, model.modules()))}
@@ -110,25 +110,25 @@ def code_seen(model: nn.Module, loss: Any) -> CodeSeen | None:
 
 
 def _class_of(module: nn.Module) -> type:
-    """Return a module's class; of a parametrised one the class it had before."""
+    """Return a module's class; for a parametrised module, the class it had before."""
     return type(module).__bases__[0] if parametrize.is_parametrized(module) else type(module)
 
 
 class NotAsSentError(SearchError):
-    """Report a job that is not in another process what it is where it comes from."""
+    """Report a job that differs in another process from where it was made."""
 
 
 def require_as_sent(model: nn.Module, loss: Any, sent: CodeSeen | None) -> None:
-    """Refuse to train with other code, or other values that code reads, than where the job comes from."""
+    """Refuse to train if the code, or a value that it reads, differs from where the job was made."""
     if sent is None:
         return
     for name in sent.imported:
-        with contextlib.suppress(Exception):  # where it matters, training says so
+        with contextlib.suppress(Exception):  # if it matters, training reports it
             importlib.import_module(name)
     here = code_seen(model, loss)
     different = "what they read" if here is None else sent.first_difference(here)
     if different is not None:
         raise NotAsSentError(
             f"{type(model).__name__} or the loss reads '{different}', which is not in a new process what it is in "
-            "yours; hand it over as an argument, or set it where its module is read"
+            "yours; pass it as an argument, or set it when its module is imported"
         )

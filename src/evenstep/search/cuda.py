@@ -1,4 +1,4 @@
-"""What a GPU needs for networks side by side: streams, lower precision, and the fastest convolutions."""
+"""CUDA settings for networks side by side: streams, lower precision, and the fastest convolutions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _STREAMS = 8
 
 
 def streams_for(device: torch.device, count: int) -> list[torch.cuda.Stream]:
-    """Return as many side streams as lanes, up to a few; none on a CPU, nor for a single lane."""
+    """Return a side stream for each lane, up to a few; none on a CPU or for a single lane."""
     wanted = min(_STREAMS, count) if device.type == "cuda" and count > 1 else 0
     return [torch.cuda.Stream(device) for _ in range(wanted)]  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
 def fanned_out(streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
-    """Let side streams start after the current one's work, and the current one go on after theirs."""
+    """Make side streams wait for the current stream's work, then make the current stream wait for theirs."""
     if not streams:
         yield
         return
@@ -33,23 +33,23 @@ def fanned_out(streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
 
 
 def on(streams: Sequence[torch.cuda.Stream], place: int) -> contextlib.AbstractContextManager[object]:
-    """Work on the stream of a place, on the current one where there are none."""
+    """Work on the stream of a place, or on the current stream if there are no others."""
     return torch.cuda.stream(streams[place % len(streams)]) if streams else contextlib.nullcontext()
 
 
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Run convolutions and products in bfloat16, if asked to."""
+    """Run convolutions and matrix products in bfloat16, if asked to."""
     if precision != "bfloat16":
         return contextlib.nullcontext()
-    # Without a cache of cast weights: a recorded step would read those of the step it was recorded in.
+    # No cache of cast weights: a recorded step would read the weights of the step in which it was recorded.
     return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
 
 @contextlib.contextmanager
 def cuda_settings(precision: Precision, device: torch.device, *, timed: bool = False) -> Iterator[None]:
-    """Let CUDA use TF32 if asked to, for a while; with `timed`, time its convolutions once for each shape.
+    """Let CUDA use TF32, if asked to, in this context; with `timed`, time its convolutions once for each shape.
 
-    Timing pays where the same shapes come for many epochs.
+    Timing pays if the same shapes repeat for many epochs.
     """
     if device.type != "cuda":
         yield

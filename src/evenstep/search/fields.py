@@ -1,4 +1,4 @@
-"""What a model is called with, and what its output is compared with: one tensor, or several indexed together."""
+"""Inputs of a model and targets of its loss: one tensor, or several that are indexed together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from evenstep.errors import InputError
 
-LABELS = ("labels", "label")  # entries of a dictionary that a loss of outputs and targets takes as targets
+LABELS = ("labels", "label")  # entries of a dictionary that a loss takes as targets
 Kept = TypeVar("Kept", "Tensor", "Fields", "Tensor | Fields")
 
 
@@ -19,8 +19,8 @@ Kept = TypeVar("Kept", "Tensor", "Fields", "Tensor | Fields")
 class Fields:
     """Hold tensors of one length in tuples and dictionaries; indexing takes the same examples of each.
 
-    As inputs a tuple holds positional arguments of the model's forward and a dictionary its keyword arguments. As
-    targets `value` is what a loss compares the output with; None where the loss is of the output alone.
+    As inputs, a tuple holds positional arguments of the model's forward and a dictionary its keyword arguments. As
+    targets, `value` is what a loss compares the output with, or None if the loss takes the output alone.
 
     >>> fields = Fields({"tokens": torch.arange(6).reshape(3, 2), "mask": torch.ones(3)}, 3)
     >>> fields[1:].value["tokens"].tolist()
@@ -51,19 +51,19 @@ TensorPair = tuple[Tensor, Tensor]
 
 
 def column(value: Any, count: int) -> Column:
-    """Return a tensor as it is, and anything else as fields."""
+    """Return a tensor unchanged, and anything else as fields."""
     return value if isinstance(value, Tensor) else Fields(value, count)
 
 
 def each(values: Kept, change: Callable[[Tensor], Tensor]) -> Kept:
-    """Return a tensor or fields with every tensor changed."""
+    """Return a tensor or fields with `change` applied to every tensor."""
     if isinstance(values, Fields):
         return Fields(_mapped(values.value, change), values.count)
     return change(values)
 
 
 def named_tensors(values: Column, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors, with the places they stand at: 'tokens', '0', or the given name for a tensor alone."""
+    """Yield the tensors with their names: 'tokens', '0', or the given name for a single tensor."""
     yield from _named(values.value if isinstance(values, Fields) else values, name)
 
 
@@ -80,18 +80,18 @@ def arguments_of(inputs: Column) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def copy_of(values: Kept) -> Kept:
-    """Return values that may be changed in place: models and losses may do so, and slices share the data's memory."""
+    """Return a copy, because models and losses may change it in place and slices share the data's memory."""
     return each(values, Tensor.clone)
 
 
 def called(model: nn.Module, inputs: Column, *, copied: bool = False) -> Any:
-    """Return a model's output, of a copy of its inputs unless they are `copied` already."""
+    """Call a model on a copy of its inputs, or on the inputs if they are `copied` already."""
     args, kwargs = arguments_of(inputs if copied else copy_of(inputs))
     return model(*args, **kwargs)
 
 
 def loss_of(loss: Callable[..., Any], output: Any, targets: Column, *, copied: bool = False) -> Tensor:
-    """Return a loss of the output and its targets, or of the output alone where there are none."""
+    """Return a loss of the output and its targets, or of the output alone if there are none."""
     given = targets if copied else copy_of(targets)
     held = given.value if isinstance(given, Fields) else given
     value: Tensor = loss(output) if held is None else loss(output, held)
@@ -99,12 +99,12 @@ def loss_of(loss: Callable[..., Any], output: Any, targets: Column, *, copied: b
 
 
 def own_loss(output: Any) -> Tensor:
-    """Return the loss that a model computes itself: its output's `loss`."""
+    """Return the loss that a model computes itself, its output's `loss`."""
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if not isinstance(loss, Tensor):
         raise InputError(
             f"the model returned {type(output).__name__} without a loss; give loss=, a function of the output and the "
-            "targets or of the output alone, or batches with what the model computes its own from, such as 'labels'"
+            "targets or of the output alone, or add what the model computes its loss from to batches, such as 'labels'"
         )
     return loss
 

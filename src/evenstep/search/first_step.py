@@ -1,6 +1,6 @@
-"""How far the first optimiser steps move what each layer of one network gives.
+"""Measure how far the first optimiser steps move the output of each layer of one network.
 
-All on one fixed batch: the first step to first order, by forward-mode differentiation along it, then real steps.
+All on one fixed batch: the first step to first order, by forward-mode differentiation along it, then steps taken.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from evenstep.search.recipe import Recipe
 from evenstep.search.stacked_optimizers import Treatment, stacked_optimizer, treatments
 
 Values = dict[str, Tensor]
-# Of the parameters' size: how far to go where a difference stands in for a derivative.
+# Share of the parameters' size to move by when a difference replaces a derivative.
 _SMALL = 1e-3
 
 
@@ -36,8 +36,8 @@ _SMALL = 1e-3
 class Changes:
     """Hold root mean squares, over units and examples, of one recorded signal.
 
-    `start` is its size before training; `predicted` its change by the first step, to first order; `changes` its change
-    against the start after each real step.
+    `start` is its size before training, `predicted` its change by the first step to first order, and `changes` its
+    change from the start after each step taken.
     """
 
     start: float
@@ -71,19 +71,19 @@ class Changes:
 
 @dataclass(frozen=True)
 class RecordedModules:
-    """Say which modules are listened to: those with weights, by name, and which of them give the output."""
+    """Name the modules to record: those with weights, and those among them that return the output."""
 
     layers: Mapping[str, nn.Module]
     readouts: tuple[str, ...]
 
     @property
     def last(self) -> tuple[str, ...]:
-        """Name what readouts read, the last hidden vertex; the last layer where a network has no readout."""
+        """Name what readouts read, the last hidden vertex, or the last layer if a network has no readout."""
         return tuple(map(read_by, self.readouts)) or tuple(self.layers)[-1:]
 
 
 def read_by(readout: str) -> str:
-    """Name the signal that a readout reads: the last hidden vertex, behind its activation and pool."""
+    """Name the signal that a readout reads: the last hidden vertex, after its activation and pool."""
     return f"{readout} reads"
 
 
@@ -107,8 +107,8 @@ def recorded_modules(model: nn.Module, plan: Plan) -> RecordedModules:
 def measure(job: Job, data: Data, *, lr: float, steps: int, seed: int) -> dict[str, Changes]:
     """Return the changes of every recorded signal of a job's network under one seed's weights and batch.
 
-    The step that is differentiated along is the optimiser's own first step. All steps see the same batch, and random
-    layers draw alike in every forward, so that nothing but the parameters differs.
+    The derivative is along the optimiser's first step. All steps see the same batch, and random layers draw the same
+    numbers in every forward pass, so that only the parameters differ.
     """
     order = torch.randperm(len(data[0]), generator=torch.Generator().manual_seed(seed))
     index = order[: job.recipe.batch_size].to(data[0].device)
@@ -118,7 +118,7 @@ def measure(job: Job, data: Data, *, lr: float, steps: int, seed: int) -> dict[s
 
 @dataclass
 class _FirstSteps:
-    """One network on one batch; its parameters are values that are passed around, the module is never changed."""
+    """One network on one batch; parameters are passed as values, and the module never changes."""
 
     model: nn.Module
     plan: Plan
@@ -158,12 +158,12 @@ class _FirstSteps:
         }
 
     def signals(self, values: Values) -> Values:
-        """Return every recorded signal under given parameters."""
+        """Return every recorded signal for these parameters."""
         with torch.no_grad():
             return self._listen(values)
 
     def gradients(self, values: Values) -> list[Tensor]:
-        """Return the loss's gradients, zero where a parameter is not used."""
+        """Return the loss's gradients, zero for parameters that are not used."""
         trained = {name: values[name].detach().requires_grad_() for name in self.names}
         loss = loss_of(self.recipe.loss, self._forward(values | trained), self.batch[1])
         return list(torch.autograd.grad(loss, list(trained.values()), allow_unused=True, materialize_grads=True))
@@ -171,17 +171,17 @@ class _FirstSteps:
     def first_order(self, values: Values) -> Values:
         """Return the derivative of every signal along the optimiser's first step."""
         gradients = self.gradients(values)
-        # Taken from zero, the optimiser's step is the move itself, not rounded against the parameters' size.
+        # Starting from zero, the optimiser's step is the move itself, without rounding to the parameters' size.
         move = [torch.zeros_like(gradient) for gradient in gradients]
         stacked_optimizer(self.recipe, move, self.treated).step_(move, gradients, self.rates)
         along = dict(zip(self.names, move, strict=True))
         try:
             point = {name: values[name] for name in self.names}
             with warnings.catch_warnings():
-                # torch's own, when forward-mode differentiation loads for the first time.
+                # torch warns when forward-mode differentiation loads for the first time.
                 warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
                 change: Values = jvp(lambda moving: self._listen(values | moving), (point,), (along,))[1]
-        except RuntimeError:  # the forward ran before: an operator in it has no forward-mode derivative
+        except RuntimeError:  # the forward pass ran before, so an operator lacks a forward-mode derivative
             return self._difference(values, along)
         return change
 
@@ -199,14 +199,14 @@ class _FirstSteps:
         recordings: dict[str, list[Tensor]] = {}
         with _listening(self.recorded, recordings):
             self._forward(values)
-        # A layer that is used several times is recorded as one signal.
+        # A layer that is used several times counts as one signal.
         return {name: torch.cat([part.flatten() for part in parts]) for name, parts in recordings.items()}
 
     def _forward(self, values: Values) -> Any:
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
         inputs = self.batch[0]
         on_gpu = inputs.device.type == "cuda"
-        # The plain form of attention is the one with a forward-mode derivative.
+        # Only the plain form of attention has a forward-mode derivative.
         with torch.random.fork_rng(devices=[inputs.device] if on_gpu else []), sdpa_kernel(SDPBackend.MATH):
             torch.manual_seed(self.seed) if on_gpu else torch.default_generator.manual_seed(self.seed)
             return functional_call(self.model, (values, buffers), *arguments_of(copy_of(inputs)))
@@ -214,7 +214,7 @@ class _FirstSteps:
 
 @contextmanager
 def _listening(recorded: RecordedModules, recordings: dict[str, list[Tensor]]) -> Iterator[None]:
-    """Append to `recordings` what layers give and what readouts read, while the context lasts."""
+    """Append to `recordings` what layers return and what readouts read, within this context."""
 
     def gives(name: str) -> Callable[..., None]:
         return lambda _module, _args, output: _note(recordings, name, output)
@@ -233,7 +233,7 @@ def _listening(recorded: RecordedModules, recordings: dict[str, list[Tensor]]) -
 
 
 def _note(recordings: dict[str, list[Tensor]], name: str, values: Any) -> None:
-    """Keep the first tensor, cloned: an activation behind it may work in place."""
+    """Keep a clone of the first tensor: an activation after it may work in place."""
     while isinstance(values, list | tuple) and values:
         values = values[0]
     if isinstance(values, Tensor) and values.is_floating_point():

@@ -1,7 +1,7 @@
-"""Which learning rates to try: octaves first, then finer around the minimum, further where the best is at the edge.
+"""Choose which learning rates to try: octaves first, then finer steps around the minimum, or further at an edge.
 
-Rates stand on one lattice, `start * 2^(position / 4)`: a quarter octave a position. The strategy is a pure function
-from what is known to what is wanted next, so a search that resumes asks exactly what an undisturbed one would have.
+All rates are on one lattice, `start * 2^(position / 4)`: one position is a quarter octave. The strategy is a pure
+function from what is known to what to try next, so a resumed search tries exactly what an undisturbed one would.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 OCTAVE = 4
-REACH = 30 * OCTAVE  # positions either side of the start after which a search gives up
+REACH = 30 * OCTAVE  # positions on either side of the start at which a search stops
 
 
 def rate_at(start: float, position: int) -> float:
@@ -27,16 +27,16 @@ def rate_at(start: float, position: int) -> float:
 
 
 def first_positions(low: int, high: int) -> list[int]:
-    """Return one position an octave from `low` to `high`."""
+    """Return one position per octave from `low` to `high`."""
     return list(range(low, high + 1, OCTAVE))
 
 
 def wanted(losses: Mapping[int, float], *, low: int, high: int, finest: int = 1) -> list[int]:
-    """Return the positions to try next, empty when the minimum is known to `finest` quarters of an octave.
+    """Return the positions to try next; none when the minimum is known to `finest` quarters of an octave.
 
-    `losses` maps positions to mean losses, infinite where trials diverged. The octaves from `low` to `high` come first;
-    while the smallest loss is at an end of the known octaves, more are added there, two at a time where the search
-    began with many; then halves and quarters next to the smallest.
+    `losses` maps positions to mean losses, infinite where trials diverged. The octaves from `low` to `high` come first.
+    While the smallest loss is at an end of the known octaves, more are added there, two at a time if the search began
+    with many. Then come halves and quarters next to the smallest.
     """
     missing = [p for p in first_positions(low, high) if p not in losses]
     if missing:
@@ -44,7 +44,7 @@ def wanted(losses: Mapping[int, float], *, low: int, high: int, finest: int = 1)
     octaves = sorted(p for p in losses if (p - low) % OCTAVE == 0)
     more = 2 if high - low > 2 * OCTAVE else 1
     best = min(octaves, key=lambda p: (losses[p], p))
-    if math.isinf(losses[best]):  # nothing trains yet: look lower
+    if math.isinf(losses[best]):  # everything diverged: look lower
         return _within([octaves[0] - OCTAVE, octaves[0] - 2 * OCTAVE])
     if best == octaves[-1]:
         return _within([best + OCTAVE * k for k in range(1, more + 1)])
@@ -58,14 +58,14 @@ def wanted(losses: Mapping[int, float], *, low: int, high: int, finest: int = 1)
     return []
 
 
-MORE_OCTAVES = 4  # that most searches want, at most, after the first octaves
-FINE = {1: 6, 2: 2, 4: 0}  # and positions between octaves, by the finest step
+MORE_OCTAVES = 4  # that most searches add, at most, to the first octaves
+FINE = {1: 6, 2: 2, 4: 0}  # positions between octaves, by the finest step
 
 
 def left_after(tried: Collection[int], *, low: int, high: int, finest: int = 1) -> int:
-    """Return how many positions a search may want after these, at most: a few octaves more, halves and quarters.
+    """Return how many more positions a search may usually want, at most: a few octaves, halves and quarters.
 
-    Rarely it wants yet more: from a start that is many octaves off.
+    A search whose start is many octaves off wants more.
     """
     first = len(first_positions(low, high))
     octaves = sum((position - low) % OCTAVE == 0 for position in tried)
@@ -78,15 +78,15 @@ def _within(positions: list[int]) -> list[int]:
     return [position for position in positions if abs(position) <= REACH]
 
 
-NEAR = 0.02  # of the smallest loss: what is no more above it, the parabola is fitted to
+NEAR = 0.02  # share of the smallest loss: losses within it are fitted by the parabola
 
 
 def near_minimum(tried: Mapping[float, float] | Mapping[int, float]) -> list[float]:
-    """Return the positions, ascending, that say where the minimum is: the smallest loss and those near it.
+    """Return the positions, ascending, that decide where the minimum is: the smallest loss and those near it.
 
-    Losses of a few seeds are noisy and the bottom is flat, so all points within 2% of the smallest on either side, up
-    to two octaves away, and those within one octave count. Where some losses are not above 0, it is 2% of how far the
-    smallest is below the median. None are near where no loss is finite.
+    Losses of a few seeds are noisy and the bottom is flat. So all points within one octave count, and within two
+    octaves those whose loss is within 2% of the smallest. If some losses are not above 0, it is 2% of the distance from
+    the smallest to the median. If no loss is finite, there are none.
     """
     losses = _finite(tried)
     if not losses:
@@ -108,10 +108,10 @@ def near_minimum(tried: Mapping[float, float] | Mapping[int, float]) -> list[flo
 
 
 def parabola_minimum(tried: Mapping[float, float] | Mapping[int, float]) -> float | None:
-    """Return the position of the minimum of a parabola fitted to the nearly smallest losses, in log-log.
+    """Return the position of the minimum of a parabola through the nearly smallest losses, in log-log.
 
-    The smallest loss and its two neighbours alone would give a far less steady answer than all that are near. Losses
-    that have no logarithm are fitted as they are. None where these points do not enclose a minimum.
+    All nearly smallest losses give a far steadier answer than the smallest and its two neighbours. Losses without a
+    logarithm are fitted as they are. Returns None if these points do not enclose a minimum.
     """
     losses, near = _finite(tried), near_minimum(tried)
     if not near:
@@ -127,7 +127,7 @@ def parabola_minimum(tried: Mapping[float, float] | Mapping[int, float]) -> floa
 
 
 def heights(losses: ArrayLike) -> np.ndarray[Any, Any]:
-    """Return the logarithms of losses; the losses themselves where some have none."""
+    """Return the logarithms of losses, or the losses themselves if some have none."""
     values: np.ndarray[Any, Any] = np.array(losses, dtype=float)
     return np.log(values) if bool((values > 0).all()) else values
 

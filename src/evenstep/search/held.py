@@ -1,7 +1,7 @@
-"""What a function reads besides its arguments: parameters of its own, or of the very model that trials train copies of.
+"""Find what a function reads besides its arguments: its own parameters, or those of the model that trials copy.
 
-Its code says where to look: in what it closes over, in the globals and attributes that it names, in its defaults, and
-in containers and objects there.
+Its code says where to look: in its closure, in the globals and attributes that it names, in its defaults, and in
+containers and objects there.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from evenstep.errors import InputError, SearchWarning, warn
 from evenstep.search.python_values import attribute_names, cell_contents, global_names, in_library
 
-_DEPTH = 8  # objects inside each other
+_DEPTH = 8  # nested objects
 _MANY = 1000  # entries of a container: lists of parameters are shorter
-_CALLED = frozenset({"__call__", "forward"})  # what calling an object names
+_CALLED = frozenset({"__call__", "forward"})  # attributes that a call of an object uses
 
 
 def held_by(function: Callable[..., Any]) -> Iterator[nn.Module | Tensor]:
     """Yield the modules and tensors that a function is, is bound to, or reads from outside."""
-    seen: dict[tuple[int, frozenset[str]], Any] = {}  # with the value itself, or another could take its address
+    seen: dict[tuple[int, frozenset[str]], Any] = {}  # keeps the value alive, or another could take its address
 
     def inside(value: Any, names: frozenset[str], depth: int) -> Iterator[nn.Module | Tensor]:
         if depth > _DEPTH or (id(value), names) in seen:
@@ -41,7 +41,7 @@ def held_by(function: Callable[..., Any]) -> Iterator[nn.Module | Tensor]:
 
 
 def _parts(value: Any, names: frozenset[str]) -> Iterator[tuple[Any, frozenset[str]]]:
-    """Yield what code that names these attributes can reach from a value in one step, and what it names there."""
+    """Yield what code that names these attributes can reach from a value in one step, with the names it uses there."""
     match value:
         case Tensor() | type() | str() | bytes():
             return
@@ -70,7 +70,7 @@ def _parts(value: Any, names: frozenset[str]) -> Iterator[tuple[Any, frozenset[s
 
 
 def _outside(function: types.FunctionType) -> Iterator[Any]:
-    """Yield what a function closes over, its defaults, and the globals that it names."""
+    """Yield a function's closure, its defaults, and the globals that it names."""
     yield from (content for cell in function.__closure__ or () for content in cell_contents(cell))
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
@@ -80,7 +80,7 @@ def _outside(function: types.FunctionType) -> Iterator[Any]:
 
 
 def _methods(kind: type, names: frozenset[str]) -> Iterator[types.FunctionType]:
-    """Yield the user's own methods and properties of these names."""
+    """Yield the user's methods and properties with these names."""
     for name in sorted(names):
         found = inspect.getattr_static(kind, name, None)
         code = found.fget if isinstance(found, property) else found
@@ -100,19 +100,19 @@ def require_apart(loss: Callable[..., Any] | None, model: nn.Module) -> None:
         if any(id(parameter) in own for parameter in _parameters(held)):
             what = f"the {type(held).__name__}" if isinstance(held, nn.Module) else "a parameter of the network"
             raise InputError(
-                f"the loss reads {what} that is to be planned, and trials train copies of it; "
+                f"the loss reads {what} that is to be planned, but trials train copies of it; "
                 "compute penalties in the model's forward, or give weight_decay to the optimizer"
             )
 
 
 def report_held(loss: Callable[..., Any]) -> None:
-    """Warn of parameters that a loss holds: they stay as they are in all trials."""
+    """Warn of parameters that a loss holds: no trial trains them."""
     for held in held_by(loss):
         if any(parameter.requires_grad and parameter.is_leaf for parameter in _parameters(held)):
             whose = type(held).__name__ if isinstance(held, nn.Module) else f"shape {tuple(held.shape)}"
             warn(
                 f"the loss holds the trainable parameters of {whose}, which trials leave as they are; "
-                "make them part of the model if they are to be trained, or call requires_grad_(False) on them",
+                "make them part of the model to train them, or call requires_grad_(False) on them",
                 SearchWarning,
             )
 

@@ -1,4 +1,4 @@
-"""A job: everything a worker needs to train trials of one network, wherever it runs."""
+"""A job: everything that a worker needs to train trials of one network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from evenstep.search.sharing import packed, unpacked_
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Name one trial: its learning rate (the base's, before the plan's factors) and the seed of its weights."""
+    """Name one trial by its learning rate (the base's, before the plan's factors) and the seed of its weights."""
 
     lr: float
     seed: int
@@ -29,11 +29,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Job:
-    """Hold one network, its plan and its recipe; values only, so that it can be sent to another process.
+    """Hold one network, its plan and its recipe as plain values, so that it can be sent to another process.
 
-    A trial starts as the template with weights drawn from the plan by the trial's seed. What the plan leaves alone
-    (parameters it keeps, frozen ones, buffers) is as `make_model` made it under that seed: `kept` holds that for every
-    seed, but for frozen values and buffers that are the template's too.
+    A trial starts from the template, with weights drawn by the plan from the trial's seed. What the plan leaves alone
+    (kept and frozen parameters, buffers) is as `make_model` made it with that seed: `kept` holds it for each seed,
+    except for frozen values and buffers that equal the template's.
     """
 
     template: nn.Module
@@ -43,7 +43,7 @@ class Job:
 
     @classmethod
     def of(cls, make_model: Callable[[], nn.Module], plan: Plan, recipe: Recipe, seeds: range) -> Job:
-        """Make a job, calling `make_model` once for every seed whose own values matter."""
+        """Make a job, calling `make_model` once for each seed whose values matter."""
         template = made(make_model, 0)
         require_copies(template)
         names = {p.name for p in plan.parameters if p.kept}
@@ -59,33 +59,33 @@ class Job:
         return cls(template, plan, recipe, kept)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel with a template that pickle takes."""
+        """Pickle with a template that pickle accepts."""
         template, names = packed(self.template)
         code = code_seen(self.template, self.recipe.loss)
         return _arrived, (template, names, self.plan, self.recipe, self.kept, torch.get_default_dtype(), code)
 
     def require_as_sent(self) -> None:
-        """Refuse to go on in another process if the network or the loss is not there what it was here."""
+        """Refuse to train in another process if the network or the loss differs there."""
         require_as_sent(self.template, self.recipe.loss, self.__dict__.get("_code"))
 
     @property
     def stays(self) -> bool:
-        """Whether a worker has found that the job is not there what it is here."""
+        """Whether a worker has found that the job differs there."""
         return "_stays" in self.__dict__
 
     def keep_here_(self) -> None:
-        """Note that no other process can train the job as it is."""
+        """Note that no other process can train this job."""
         self.__dict__["_stays"] = True
 
     def start(self, seed: int) -> nn.Module:
-        """Return a new model as the trial of a seed starts it."""
+        """Return a new model as a trial with this seed starts."""
         try:
             model = copied(self.template)
         except Exception as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
             raise InputError(
-                f"{type(self.template).__name__} cannot be copied, and every trial trains a copy: {reason}; keep what "
-                "has no copy outside the module, and take torch.nn.utils.parametrizations.weight_norm for weight_norm"
+                f"{type(self.template).__name__} cannot be copied, but every trial trains a copy: {reason}; keep what "
+                "has no copy outside the module, and use torch.nn.utils.parametrizations.weight_norm for weight_norm"
             ) from error
         tensors = dict(model.named_parameters()) | dict(model.named_buffers())
         with torch.no_grad():
@@ -111,7 +111,7 @@ def _arrived(
 
 
 def _require_alike(model: nn.Module, template: nn.Module) -> None:
-    """Refuse a model of other parameters or buffers than the template's: a function makes the same one at each call."""
+    """Refuse a model whose parameters or buffers differ from the template's: every call must make the same network."""
     known = {name: tuple(tensor.shape) for name, tensor in template.state_dict().items()}
     for name, tensor in model.state_dict().items():
         if known.pop(name, None) != tuple(tensor.shape):
@@ -132,7 +132,7 @@ def norms_of(model: nn.Module) -> list[_NormBase]:
 
 
 def made(make_model: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return a new model; it may draw from the global random state, which is put back."""
+    """Return a new model; it may draw from the global random state, which is restored."""
     with own_randomness(seed):
         model = make_model()
     if not isinstance(model, nn.Module):
@@ -141,7 +141,7 @@ def made(make_model: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def fixed_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return what no plan draws and no step trains, by name: frozen parameters and buffers."""
+    """Return by name what plans do not draw and steps do not train: frozen parameters and buffers."""
     frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
     return frozen | dict(model.named_buffers())
 

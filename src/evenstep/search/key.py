@@ -1,7 +1,7 @@
-"""What makes a search the same search: all that its trials' losses follow from, in one hash.
+"""Identify a search by one hash of everything that decides its trials' losses.
 
-Code and operators are both read: code shows branches that one batch does not take, operators show what code of others
-does. Neither holds an address, an order of sets or a path, so that another process finds the same key.
+Both code and operators are read: code shows branches that one batch does not take, and operators show what libraries
+do. Neither contains an address, an order of sets or a path, so another process finds the same key.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from evenstep.search.sharing import move_
 from evenstep.search.stacked_optimizers import Treatment, treatments
 from evenstep.search.tape import Tape
 
-_VERSION = 3  # of what is keyed, and of what a trial's loss is: the second evaluated in other batches
+_VERSION = 3  # of what is hashed and of how a trial's loss is computed; version 2 evaluated in other batches
 _FUNCTIONS = ("loss", "schedule")
-_SCALES = (0.01, 1.0, 100.0)  # of outputs that a loss is tried on: either side of where it may be cut or bent
+_SCALES = (0.01, 1.0, 100.0)  # of outputs that a loss is tried on, on either side of where it may be clipped or bent
 
 
 @dataclass(frozen=True)
 class SearchKey:
-    """Hold the hash that identifies a search, and what was hashed, in words.
+    """Hold the hash that identifies a search, and a description of what was hashed.
 
-    Equal hashes train equal trials. Where `unreadable` says that something cannot be keyed, the hash is like no other.
+    Searches with equal hashes train equal trials. If `unreadable` names something that cannot be hashed, the hash is
+    unique.
     """
 
     config: str
@@ -51,11 +52,11 @@ def search_key(
     precision: str = "float32",
     shrink: Mapping[str, Any] | None = None,
 ) -> SearchKey:
-    """Return the key of a job on its data; a name, with the sizes it was made of, stands for what is computed."""
+    """Return the key of a job on its data; a name, with the sizes of `shrink`, stands for what is computed."""
     recipe, unreadable = job.recipe, None
     numbers = {field: getattr(recipe, field) for field in recipe.__dataclass_fields__ if field not in _FUNCTIONS}
     if recipe.counted is None:
-        del numbers["counted"]  # stores from before there was a choice keep their keys
+        del numbers["counted"]  # so that stores from before this choice keep their keys
     else:
         numbers["hopeless"] = HOPELESS
     numbers["betas"] = recipe.betas_used
@@ -76,7 +77,7 @@ def search_key(
     }
     if precision != "float32":
         keyed["precision"] = precision
-    if norms_of(job.template):  # their losses were measured otherwise once
+    if norms_of(job.template):  # older versions measured their losses differently
         keyed["network"]["statistics"] = "afresh"
     if name is not None:
         keyed["computed"] = {"name": name} | ({} if shrink is None else {"shrink": shrink})
@@ -94,7 +95,7 @@ def search_key(
 
 
 def _parameters(job: Job) -> list[list[Any]]:
-    """Return what trials take from the plan: how parameters are drawn and how fast they go, not why."""
+    """Return what trials take from the plan: how parameters are drawn and their rates, without reasons."""
     types = {name: str(p.dtype) for name, p in job.template.named_parameters()}
     return [
         [p.name, list(p.shape), types.get(p.name), p.lr_scale, None if p.kept else [p.mean, p.std]]
@@ -103,14 +104,14 @@ def _parameters(job: Job) -> list[list[Any]]:
 
 
 def _treated(job: Job) -> list[list[Any]]:
-    """Return what trials take from the plan's graph: which parameters do not decay, and which are read as matrices."""
+    """Return what trials take from the plan's graph: which parameters do not decay, and which count as matrices."""
     names = [p.name for p in job.plan.parameters]
     treated = zip(names, treatments(job.recipe, job.plan, names), strict=True)
     return [[name, *treatment] for name, treatment in treated if treatment != Treatment()]
 
 
 def _data_digest(part: Column) -> Any:
-    """Return the digest of a tensor, or those of several by the places they stand at."""
+    """Return the digest of a tensor, or the digests of several by name."""
     if isinstance(part, Tensor):
         return tensor_digest(part)
     return {"count": part.count, "kind": type(part.value).__name__} | {
@@ -119,13 +120,13 @@ def _data_digest(part: Column) -> Any:
 
 
 def _schedule_digest(job: Job, data: Data) -> str:
-    """Return the digest of all factors that will be used: whatever computes them, there is no more to a schedule."""
+    """Return the digest of all factors that will be used: a schedule is no more than its factors."""
     factors = [float(job.recipe.schedule(step)).hex() for step in range(step_count(len(data[0]), job.recipe))]
     return digest_of(" ".join(factors).encode())
 
 
 def _code_digests(job: Job) -> dict[str, str]:
-    """Return the digests of the model and the loss as Python sees them; a model's own tensors by their names."""
+    """Return the digests of the code of the model and the loss, with the model's tensors by name."""
     names = {id(p): f"parameter {name}" for name, p in job.template.named_parameters()}
     names |= {id(b): f"buffer {name}" for name, b in job.template.named_buffers()}
     model = ValueReader(names).digest(job.template, type(job.template).__name__)
@@ -133,21 +134,21 @@ def _code_digests(job: Job) -> dict[str, str]:
 
 
 def _step_digests(job: Job, data: Data) -> list[str]:
-    """Return the digests of a step, of an evaluation, and of the loss on outputs of several sizes."""
+    """Return the digests of a step, of an evaluation, and of the loss on outputs of several scales."""
     size, device = min(job.recipe.batch_size, len(data[0])), data[0].device
     model = move_(job.start(0), device)
     named: dict[str, Tensor] = {f"parameter {name}": p for name, p in model.named_parameters()}
     named |= {f"buffer {name}": b for name, b in model.named_buffers()}
 
     def batch() -> tuple[Column, Column, Tape]:
-        """Return a batch that may be changed in place, copied where the tape does not see it."""
+        """Return a batch that may be changed in place, copied outside the tape."""
         inputs, targets = copy_of(data[0][:size]), copy_of(data[1][:size])
         held = dict((*named_tensors(inputs, "inputs"), *named_tensors(targets, "targets")))
         return inputs, targets, Tape(named | held)
 
     kind = type(model).__name__
     with own_randomness(0, device), threads(1, device), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a search that trains says it all once more
+        warnings.simplefilter("ignore")  # the search repeats all these warnings when it trains
         try:
             inputs, targets, step = batch()
             with step:
@@ -165,7 +166,7 @@ def _step_digests(job: Job, data: Data) -> list[str]:
 
 
 def _loss_digest(job: Job, output: Any, targets: Column, scale: float) -> str:
-    """Return the digest of the loss on normal numbers in an output's place; one that refuses them, by how it does."""
+    """Return the digest of the loss on normal numbers in place of an output, or of the error it raises."""
     generator = torch.Generator().manual_seed(0)
     leaves: list[Tensor] = []
     drawn = _drawn_like(output, scale, generator, leaves)
@@ -201,5 +202,5 @@ def _leaves(model: nn.Module) -> list[Tensor]:
 
 
 def _shown(function: Any) -> str:
-    """Return a function's name, for readers."""
+    """Return a function's name to show."""
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"

@@ -1,4 +1,4 @@
-"""What an epoch of a loader is: which examples it takes, and the batches of those that come in no other way."""
+"""What an epoch of a loader is: its examples, or its batches if there is no other way to read them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from evenstep.errors import InputError
 from evenstep.search.collating import plain, require_row_each, rows_of
 from evenstep.search.fields import column
 
-_ENDLESS = 1_000_000  # examples of data that do not tell how many they are: more fit into no memory
+_ENDLESS = 1_000_000  # examples of data without a length: more would not fit into memory
 Item = TypeVar("Item")
 
 
 def takes_all(loader: DataLoader[Any]) -> bool:
-    """Say whether an epoch of a loader is every example of its data set once, in whatever order."""
+    """Say whether an epoch of a loader is every example of its data set once, in any order."""
     if type(loader.batch_sampler) is not BatchSampler:
         return False
-    sampler = loader.batch_sampler.sampler  # `loader.sampler` is torch's default where a batch sampler was given
+    sampler = loader.batch_sampler.sampler  # with a batch sampler, `loader.sampler` is torch's default
     if type(sampler) is RandomSampler and sampler.replacement:
         return False
     return type(sampler) in (RandomSampler, SequentialSampler) and len(sampler) == len(loader.dataset)  # type: ignore[arg-type]
 
 
 def indices_of(loader: DataLoader[Any], limit: int | None, enough: int | None) -> list[int]:
-    """Return the indices of the examples that a loader's batches take, an epoch of them or fewer."""
+    """Return the indices of the examples that a loader's batches take, for one epoch or less."""
     assert loader.batch_sampler is not None
     batches = islice(loader.batch_sampler, _length(loader.batch_sampler))
     known = _length(loader.batch_sampler) is not None
@@ -35,7 +35,7 @@ def indices_of(loader: DataLoader[Any], limit: int | None, enough: int | None) -
 
 
 def first_batches(loader: DataLoader[Any], limit: int | None, enough: int | None) -> list[Any]:
-    """Return the batches that come first, until they hold enough examples."""
+    """Return the first batches that together hold enough examples."""
     known = _length(loader)
     bound = limit if limit is not None else enough if known is None else None
     batches: list[Any] = []
@@ -52,18 +52,18 @@ def first_batches(loader: DataLoader[Any], limit: int | None, enough: int | None
 
 
 def _require_rows(loader: DataLoader[Any], batches: list[Any]) -> None:
-    """Refuse batches of examples along another axis than the first, as far as their sizes tell."""
+    """Refuse batches whose examples are not along the first axis, as far as their sizes tell."""
     size = loader.batch_size
     if size is None or len(batches) > 2:
         return
-    # A batch of fewer examples is the last, of one worker's share where there are several.
+    # A batch with fewer examples is the last one, or the last of one worker.
     followed = len(batches) == 2 and loader.num_workers < 2
     if rows_of(batches[0]) > size or (followed and rows_of(batches[0]) < size):
         require_row_each(column(batches[0], 0), size, dropped=True)
 
 
 def _length(items: Any) -> int | None:
-    """Return how many there are, None where that is not known."""
+    """Return the number of items, or None if it is unknown."""
     try:
         return len(items)
     except (TypeError, NotImplementedError):
@@ -84,6 +84,6 @@ def _ending(items: Iterable[Item]) -> Iterator[Item]:
 
 def _endless() -> InputError:
     return InputError(
-        f"the DataLoader has given {_ENDLESS} examples and no end; give steps= in place of epochs=, so that only as "
-        "many are read as are trained on, or a sampler or data set with a length"
+        f"the DataLoader has returned {_ENDLESS} examples without an end; give steps= instead of epochs=, so that only "
+        "the examples trained on are read, or a sampler or data set with a length"
     )

@@ -1,4 +1,4 @@
-"""How many trials fit into this machine's memory: a CPU has no error to catch, the kernel kills the process."""
+"""Estimate how many trials fit into memory: on a CPU there is no error to catch, the kernel kills the process."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from evenstep.search.fields import Data, called, copy_of, loss_of, tensors_of
 from evenstep.search.job import Job
 from evenstep.search.recipe import Recipe
 
-_SHARE = 0.5  # of what is available: the estimate leaves out what single operators need for themselves
+_SHARE = 0.5  # of the available memory: the estimate leaves out what single operators allocate
 
 
 def trials_that_fit(job: Job, data: Data, *, processes: int = 1, share: float = _SHARE) -> int:
-    """Return how many stacked trials may train at once in each of so many processes, at least one."""
+    """Return how many stacked trials may train at once in each process, at least one."""
     return max(int(share * available_bytes() / (bytes_of_trial(job, data) * max(processes, 1))), 1)
 
 
 def available_bytes() -> int:
-    """Return the memory that this process can still take: what the machine has left, or its group's limit leaves."""
+    """Return the memory that this process can still take, by the machine and by the limits of its control groups."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if hasattr(os, "sysconf") else []
     with contextlib.suppress(OSError, ValueError, StopIteration):
         line = next(line for line in _lines("/proc/meminfo") if line.startswith("MemAvailable"))
@@ -33,8 +33,8 @@ def available_bytes() -> int:
 
 
 def _left_in_groups(root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> Iterator[int]:
-    """Yield what the control groups of this process leave it, in both versions of the kernel's interface."""
-    paths = {"memory": {""}, "": {""}}  # by controller: the group seen as the root, and the process's own
+    """Yield the memory that each control group of this process leaves, in both versions of the interface."""
+    paths = {"memory": {""}, "": {""}}  # by controller: the root group and the process's group
     with contextlib.suppress(OSError, ValueError):
         for _, controllers, path in (line.split(":", 2) for line in _lines(membership)):
             if controllers in paths:
@@ -45,7 +45,7 @@ def _left_in_groups(root: str = "/sys/fs/cgroup", membership: str = "/proc/self/
     ):
         for path in paths[controller]:
             group = f"{root}/{controller}{path}"
-            with contextlib.suppress(OSError, ValueError):  # no such group, or a limit of 'max'
+            with contextlib.suppress(OSError, ValueError):  # no such group, or no limit ('max')
                 most, now = (int(_lines(f"{group}/{name}")[0]) for name in (limit, used))
                 given_back = [line for line in _lines(f"{group}/memory.stat") if line.startswith(cache)]
                 yield most - now + sum(int(line.split()[1]) for line in given_back)
@@ -56,14 +56,14 @@ def _lines(path: str) -> list[str]:
 
 
 def bytes_of_trial(job: Job, data: Data) -> int:
-    """Return what one more stacked trial takes in a step: its parameters in all their roles, and its activations."""
+    """Return the memory of one more stacked trial in a step: its parameters in all their roles, and its activations."""
     model = job.start(0).to(data[0].device).train()
     parameters = sum(p.numel() * p.element_size() for p in model.parameters())
     buffers = sum(b.numel() * b.element_size() for b in model.buffers())
     size = min(job.recipe.batch_size, len(data[0]))
     inputs, targets = copy_of(data[0][:size]), copy_of(data[1][:size])
     shared = {_place(tensor) for tensor in (*tensors_of(inputs), *tensors_of(targets), *model.parameters())}
-    saved: dict[int, Tensor] = {}  # alive till the end, or a later one would stand in an earlier one's place
+    saved: dict[int, Tensor] = {}  # kept alive, or a later tensor could take an earlier one's address
 
     def note(tensor: Tensor) -> int:
         if _place(tensor) not in shared:
@@ -73,13 +73,13 @@ def bytes_of_trial(job: Job, data: Data) -> int:
     with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(note, saved.__getitem__):
         loss_of(job.recipe.loss, called(model, inputs, copied=True), targets, copied=True)
     sizes = [tensor.untyped_storage().nbytes() for tensor in saved.values()]
-    # Backwards, the gradients of the largest activation and of its successor stand beside all that was saved.
+    # In the backward pass, the gradients of the largest activation and of the next one add to all that was saved.
     activations = sum(sizes) + 2 * max(sizes, default=0)
     return _roles(job.recipe) * parameters + buffers + activations
 
 
 def _roles(recipe: Recipe) -> int:
-    """Return how many tensors of its size a parameter needs: value, gradient, the step, and what optimisers keep."""
+    """Return how many tensors of its size a parameter needs: value, gradient, step, and the optimiser's state."""
     if recipe.optimizer in ("adam", "muon"):
         return 7
     if recipe.optimizer == "lion":

@@ -1,4 +1,4 @@
-"""A search as a picture: loss over learning rate, the rate that was found and the interval it lies in."""
+"""Draw a search: loss over learning rate, the rate that was found, and its interval."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 460.0, 240.0, 56.0, 12.0, 22.0, 
 
 
 def plot_search(search: LRSearch, axes: Any = None) -> Any:
-    """Draw a search on matplotlib's axes, new ones where none are given, and return them."""
+    """Draw a search on matplotlib axes, new ones if none are given, and return them."""
     if axes is None:
         try:
-            from matplotlib import pyplot  # here: it takes a second, and few draw
+            from matplotlib import pyplot  # here: it takes a second, and few calls draw
         except ImportError:
             raise InputError(
-                "matplotlib is not installed, and plot() draws with it; install it with pip install "
-                "'evenstep[pictures]'"
+                "plot() draws with matplotlib, which is not installed; install it with pip install 'evenstep[pictures]'"
             ) from None
         axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")[1]
     for rate, seeds in zip(search.grid, search.losses, strict=True):
@@ -45,7 +44,7 @@ def plot_search(search: LRSearch, axes: Any = None) -> Any:
 
 
 def search_html(search: LRSearch) -> str:
-    """Return a search as HTML for notebooks: what was found, the curve, and a table of the losses; no script."""
+    """Return a search as HTML for notebooks, without scripts: the rate, the curve, and a table of losses."""
     words = "<br>".join(escape(line) for line in str(search).splitlines())
     rows = "".join(
         f"<tr><td>{rate:.4g}</td><td>{_loss(mean)}</td><td>{', '.join(map(_loss, seeds))}</td></tr>"
@@ -57,7 +56,7 @@ def search_html(search: LRSearch) -> str:
 
 
 def _svg(search: LRSearch) -> str:
-    """Return the curve as an SVG; colours of text and axes are those of the page."""
+    """Return the curve as an SVG; text and axes take the page's colours."""
     points = _means(search)
     if not points:
         return ""
@@ -99,7 +98,7 @@ def _means(search: LRSearch) -> list[tuple[float, float]]:
 
 
 def _scale(values: Sequence[float], start: float, end: float) -> Any:
-    """Return a function from values to a place between `start` and `end`."""
+    """Return a function from values to positions between `start` and `end`."""
     low, high = min(values), max(values)
     span = (high - low) or 1.0
     return lambda value: start + (end - start) * (value - low) / span

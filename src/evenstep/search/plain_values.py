@@ -1,4 +1,4 @@
-"""Read plain values, as JSON holds them: return each as its type, or raise a ValueError that names the field."""
+"""Read plain values, as in JSON: return each with its type, or raise a ValueError that names the field."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evenstep.errors import DamageError, EvenstepError
 
 @contextmanager
 def reading(name: str, *, remedy: str) -> Iterator[None]:
-    """Turn what goes wrong inside into one error; of contexts in one another the outermost gives name and remedy."""
+    """Turn any error inside into one; of nested contexts, the outermost gives the name and the remedy."""
     try:
         yield
     except DamageError as error:
@@ -31,7 +31,7 @@ def reading(name: str, *, remedy: str) -> Iterator[None]:
 
 
 def mapping(name: str, value: object) -> Mapping[str, Any]:
-    """Return a mapping by names."""
+    """Return a mapping from names."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ValueError(f"{name} is {shortened(value)}, not an object")
     return value
@@ -68,20 +68,20 @@ def positive(name: str, value: object) -> float:
 
 
 def count(name: str, value: object) -> int:
-    """Return a whole number from 1 up."""
+    """Return a whole number, at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} is {shortened(value)}, not a whole number from 1 up")
     return value
 
 
 def number_or_infinite(name: str, value: object) -> float:
-    """Return a number; infinite where it is None, or not finite."""
+    """Return a number, infinite if it is None or not finite."""
     result = math.inf if value is None else number(name, value)
     return result if math.isfinite(result) else math.inf
 
 
 def size_or_infinite(name: str, value: object) -> float:
-    """Return a number from 0 up; infinite where it is None, or not finite."""
+    """Return a number, at least 0, infinite if it is None or not finite."""
     result = number_or_infinite(name, value)
     if result < 0:
         raise ValueError(f"{name} is {shortened(value)}, not a number from 0 up")
@@ -89,7 +89,7 @@ def size_or_infinite(name: str, value: object) -> float:
 
 
 def positive_or_nan(name: str, value: object) -> float:
-    """Return a finite number above 0; NaN where it is None or NaN."""
+    """Return a finite number above 0, or NaN if it is None or NaN."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return math.nan
     return positive(name, value)
@@ -103,12 +103,12 @@ def text(name: str, value: object) -> str:
 
 
 def one_of(name: str, value: object, allowed: Collection[str]) -> str:
-    """Return a string that is one of those allowed."""
+    """Return a string that is allowed."""
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name} is {shortened(value)}, not one of {', '.join(allowed)}")
     return value
 
 
 def finite_or_none(value: float) -> float | None:
-    """Return a number as JSON has it: None where it is not finite."""
+    """Return a number for JSON: None if it is not finite."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""The birth certificate of a number: versions, device and commit it was measured with."""
+"""The provenance of a number: the versions, device and commit that it was measured with."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def provenance() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def commit() -> str | None:
-    """Return the commit of the checkout the package runs from, marked `+` where files differ; None outside one.
+    """Return the commit of the checkout that the package runs from, marked `+` if files differ; None outside one.
 
-    Where the code runs from a copy without history, the environment variable EVENSTEP_COMMIT says it.
+    For a copy without history, the environment variable EVENSTEP_COMMIT gives it.
     """
     if named := os.environ.get("EVENSTEP_COMMIT"):
         return named

@@ -1,7 +1,7 @@
-"""What a Python value is, as a digest that another process finds again: code, what it refers to, and numbers held.
+"""Digest Python values so that another process finds the same digest: code, what it refers to, and the numbers held.
 
-No addresses, no order of sets, no file names. A thing of a library is its name; a function or class of the user's own
-is its code, with all that the code reaches. What has no content to read (a socket, a lock) raises `Unreadable`.
+A digest contains no addresses, order of sets or file names. Library functions and classes are hashed by name, the
+user's by their code with everything it reaches. What has no content to read (a socket, a lock) raises `Unreadable`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from evenstep.search.randomness import GLOBAL_GENERATORS
 _LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range, slice)
 _TORCH_ATOMS = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
-# What a class says about itself rather than does, and what Python and torch note on it when it is used: a process that
-# has used a class for longer would have another one. Copies leave `__slotnames__`, flags that were joined
-# `_value2member_map_`, and functions with a gradient of their own are counted in `_backward_cls`.
+# Attributes that describe a class rather than act, and those that Python and torch add when it is used, which would
+# make a class differ by its use: copying adds `__slotnames__`, joining flags `_value2member_map_`, and functions with a
+# custom gradient `_backward_cls`.
 _BOOKKEEPING = {
     "__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__qualname__", "__firstlineno__",
     "__static_attributes__", "__annotations_cache__", "__annotate_func__", "__annotate__", "__parameters__",
@@ -41,12 +41,12 @@ _BOOKKEEPING = {
 }  # fmt: skip
 
 
-# What every module keeps besides its tensors: hooks of all kinds, and which buffers are saved.
+# What every module keeps besides its tensors: hooks of all kinds, and the names of unsaved buffers.
 _HOOKS = frozenset(vars(nn.Module())) - {"training", "_parameters", "_buffers", "_modules", "_is_full_backward_hook"}
 
 
 class Unreadable(Exception):  # noqa: N818 - an answer, not a mistake
-    """Say which value has no content that a key could be made of."""
+    """Name a value without content that could be hashed."""
 
 
 def digest_of(content: bytes | memoryview) -> str:
@@ -55,7 +55,7 @@ def digest_of(content: bytes | memoryview) -> str:
 
 
 def tensor_digest(tensor: Tensor) -> list[Any]:
-    """Return a tensor's type, shape and hash of its bytes."""
+    """Return a tensor's type, its shape, and a hash of its bytes."""
     values = tensor.detach()
     values = (values if values.layout == torch.strided else values.to_dense()).cpu().resolve_conj().resolve_neg()
     values = values.contiguous()
@@ -64,17 +64,17 @@ def tensor_digest(tensor: Tensor) -> list[Any]:
 
 
 class ValueReader:
-    """Turn values into digests; `names` are the tensors that stand for themselves, such as a model's parameters."""
+    """Turn values into digests; `names` are tensors that count by name alone, such as a model's parameters."""
 
     def __init__(self, names: Mapping[int, str] | None = None) -> None:
         self.names = dict(names or {})
-        self.seen: dict[str, str] = {}  # by the names of variables and parts of classes, those inside others first
-        self.imported: set[str] = set()  # modules of the user's that code imports when it runs
-        self.read: dict[int, tuple[Any, str]] = {}  # with the value itself, or another could take its address
-        self.open: dict[int, int] = {}  # being read, by depth: cycles end here
+        self.seen: dict[str, str] = {}  # by the names of variables and parts of classes, inner ones first
+        self.imported: set[str] = set()  # the user's modules that code imports when it runs
+        self.read: dict[int, tuple[Any, str]] = {}  # keeps the value alive, or another could take its address
+        self.open: dict[int, int] = {}  # values being read, by depth, which ends cycles
 
     def digest(self, value: Any, where: str) -> str:
-        """Return the digest of a value; `where` says how it is reached, for those that cannot be read."""
+        """Return the digest of a value; `where` says how it is reached, for errors."""
         if isinstance(value, enum.Enum):
             return self._joined(
                 "enum", type(value).__qualname__, value.name, self.digest(value.value, f"{where}.value")
@@ -96,7 +96,7 @@ class ValueReader:
         return found
 
     def _noted(self, value: Any, where: str, name: str) -> str:
-        """Return the digest of a value, and note it under its full name."""
+        """Return the digest of a value, and record it under its full name."""
         found = self.digest(value, where)
         self.seen[name] = found
         return found
@@ -148,7 +148,7 @@ class ValueReader:
         ]
 
     def _callable(self, value: Any, where: str) -> list[str]:
-        """Return the parts of what is called; none where it is an object like others."""
+        """Return the parts of a callable, or none if it is an object like any other."""
         if isinstance(value, types.FunctionType):
             cells = [
                 next((self.digest(content, f"{where}.{name}") for content in cell_contents(cell)), "empty")
@@ -177,16 +177,16 @@ class ValueReader:
             return ["script", str(value.code)]  # its graph names files
         if isinstance(value, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
             return ["operator", str(value)]
-        if isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):  # of an object, not of a module
+        if isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):  # of an object, not a module
             return ["builtin", value.__name__, self.digest(value.__self__, where)]
         if isinstance(value, functools._lru_cache_wrapper):
             return ["wrapped", type(value).__qualname__, self.digest(value.__wrapped__, where)]
         return []
 
     def _globals(self, function: types.FunctionType) -> list[str]:
-        """Return the globals a function reads, and what it takes out of the user's own modules."""
+        """Return the globals that a function reads, and what it takes from the user's modules."""
         parts: list[str] = []
-        if in_library(function.__module__ or "__main__"):  # a function inside another's: its globals are the library's
+        if in_library(function.__module__ or "__main__"):  # a library's inner function, whose globals are the library's
             return parts
         for name in sorted(global_names(function.__code__)):
             if name not in function.__globals__:
@@ -203,7 +203,7 @@ class ValueReader:
         return parts
 
     def _taken_from(self, module: types.ModuleType, names: set[str], where: str) -> list[str]:
-        """Return what code that uses these names may take out of one of the user's modules, and those inside it."""
+        """Return what code that uses these names may take from one of the user's modules and its submodules."""
         parts: list[str] = []
         if in_library(module.__name__) or id(module) in self.open:
             return parts
@@ -238,7 +238,7 @@ class ValueReader:
         if isinstance(value, nn.Module):
             return ["torch module", self.digest(type(value), where), *self._module(value, where)]
         try:
-            # What pickle would write of it, one level deep.
+            # What pickle would write, one level deep.
             registered = copyreg.dispatch_table.get(type(value))
             reduced: Any = registered(value) if registered else value.__reduce_ex__(4)
         except Exception as error:
@@ -255,7 +255,7 @@ class ValueReader:
         return [*named, *(self.digest(part, where) for part in others)]
 
     def _module(self, module: nn.Module, where: str) -> list[str]:
-        """Return a module's attributes; hooks by their order, for their numbers count all hooks of a process."""
+        """Return a module's attributes, with hooks by order because their numbers count all hooks in a process."""
         parts: list[str] = []
         for name, value in vars(module).items():
             if name in _HOOKS:
@@ -270,7 +270,7 @@ class ValueReader:
 
 
 def cell_contents(cell: types.CellType) -> tuple[Any, ...]:
-    """Return what a closure's cell holds, or nothing where it is not filled yet."""
+    """Return what a closure's cell holds, or nothing if it is empty."""
     try:
         return (cell.cell_contents,)
     except ValueError:
@@ -278,18 +278,18 @@ def cell_contents(cell: types.CellType) -> tuple[Any, ...]:
 
 
 def _module_name(value: Any) -> str:
-    """Return the name of the module of a function or class; in worker processes a script goes by another name."""
+    """Return the module name of a function or class; a script has another name in worker processes."""
     name = str(value.__module__)
     return "__main__" if name == "__mp_main__" else name
 
 
 def _library_name(value: Any) -> str | None:
-    """Return a library's name for a thing, if looking the name up gives that thing."""
+    """Return a library's name for a value, if looking the name up returns that value."""
     name, module = getattr(value, "__qualname__", None), getattr(value, "__module__", None)
     if not isinstance(name, str):
         name = getattr(value, "__name__", None)  # such as NumPy's functions over arrays
     if module is None and isinstance(value, types.BuiltinFunctionType):
-        module = getattr(value.__self__, "__name__", None)  # torch's functions in C name no module
+        module = getattr(value.__self__, "__name__", None)  # torch's C functions name no module
     if not isinstance(name, str) or not isinstance(module, str) or not in_library(module):
         return None
     found: Any = sys.modules.get(module)
@@ -300,7 +300,7 @@ def _library_name(value: Any) -> str | None:
 
 @functools.lru_cache(maxsize=1024)
 def in_library(module: str) -> bool:
-    """Say whether a module is Python's own or installed, not one of the user's files."""
+    """Say whether a module belongs to Python or to an installed package rather than to the user."""
     root = module.split(".")[0]
     if root in sys.stdlib_module_names and root != "__main__":
         return True
@@ -314,7 +314,7 @@ def in_library(module: str) -> bool:
 
 
 def _file_to_load(root: str) -> str | None:
-    """Return the file that a module would be loaded from: whether it is loaded yet depends on what has run."""
+    """Return the file that a module would be loaded from, because whether it is loaded depends on what has run."""
     try:
         spec = importlib.util.find_spec(root)
     except (ImportError, ValueError):
@@ -323,24 +323,24 @@ def _file_to_load(root: str) -> str | None:
 
 
 def global_names(code: types.CodeType) -> set[str]:
-    """Return the global names that code reads, and the code inside it."""
+    """Return the global names that code reads, including nested code."""
     own = {str(i.argval) for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return own.union(*(global_names(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))
 
 
 def _imported_names(code: types.CodeType, package: str | None) -> set[str]:
-    """Return the full names of modules that code of a package imports when it runs, and the code inside it."""
+    """Return the full names of modules that a package's code imports when it runs, including nested code."""
     instructions = list(dis.get_instructions(code))
     own = set()
     for level, _, instruction in zip(instructions, instructions[1:], instructions[2:], strict=False):
         if instruction.opname == "IMPORT_NAME":
-            with contextlib.suppress(ImportError, ValueError):  # no package to be relative to
+            with contextlib.suppress(ImportError, ValueError):  # a relative import without a package
                 own.add(importlib.util.resolve_name("." * (level.argval or 0) + str(instruction.argval), package))
     inside = (inner for inner in code.co_consts if isinstance(inner, types.CodeType))
     return own.union(*(_imported_names(inner, package) for inner in inside))
 
 
 def attribute_names(code: types.CodeType) -> set[str]:
-    """Return the names of attributes and globals that code uses, and the code inside it."""
+    """Return the names of attributes and globals that code uses, including nested code."""
     own = set(code.co_names)
     return own.union(*(attribute_names(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))

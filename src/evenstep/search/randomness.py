@@ -1,4 +1,4 @@
-"""Random numbers by trial and moment: what a trial draws does not depend on which trials train beside it, or where."""
+"""Random numbers by trial and moment: a trial's draws do not depend on what else trains, or where."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 Value = TypeVar("Value")
 
-# What modules draw from that hold no generator of their own; functions such as random.gauss are methods of these.
+# Generators for modules that hold none of their own; functions such as random.gauss are their methods.
 GLOBAL_GENERATORS: tuple[Any, ...] = (
     torch.default_generator,
     random.gauss.__self__,  # type: ignore[attr-defined]
@@ -23,13 +23,13 @@ GLOBAL_GENERATORS: tuple[Any, ...] = (
 
 
 def copied(value: Value) -> Value:
-    """Return a deep copy that draws where the original draws: a global generator is not copied with its state."""
+    """Return a deep copy that shares global generators with the original, instead of copying their state."""
     return copy.deepcopy(value, {id(generator): generator for generator in GLOBAL_GENERATORS})
 
 
 @contextlib.contextmanager
 def own_randomness(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Seed torch, NumPy and Python for a while, and put the user's random states back."""
+    """Seed torch, NumPy and Python in this context, then restore the user's random states."""
     python, arrays = random.getstate(), numpy.random.get_state()
     with torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
         seed_(seed)
@@ -41,8 +41,8 @@ def own_randomness(seed: int, device: torch.device | None = None) -> Iterator[No
 
 
 def seed_(number: int) -> None:
-    """Seed every generator that a module may draw from without naming one."""
-    torch.default_generator.manual_seed(number)  # a hundredth of what torch.manual_seed takes
+    """Seed every global generator that a module may draw from."""
+    torch.default_generator.manual_seed(number)  # takes a hundredth of the time of torch.manual_seed
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed(number)
     random.seed(number)
@@ -50,13 +50,13 @@ def seed_(number: int) -> None:
 
 
 def seed_moment_(seed: int, moment: str) -> None:
-    """Seed for one moment of a trial, such as its third step: all learning rates of a seed draw alike there."""
+    """Seed for one moment of a trial, such as its third step: trials with this seed draw alike there at all rates."""
     digest = hashlib.sha256(f"{seed} {moment}".encode()).digest()
     seed_(int.from_bytes(digest[:8], "big") >> 1)
 
 
 def random_states(device: torch.device | None = None) -> tuple[Any, ...]:
-    """Return the states of those generators; they differ where something was drawn in between."""
+    """Return the states of those generators, which differ if something was drawn in between."""
     arrays: Any = numpy.random.get_state()
     on_device = (torch.cuda.get_rng_state(device).tolist(),) if device is not None and device.type == "cuda" else ()
     python = random.getstate()

@@ -1,4 +1,4 @@
-"""How trials are trained: everything but the learning rate and the seed."""
+"""How trials train: everything except the learning rate and the seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evenstep.errors import InputError
 from evenstep.planning import OptimizerChoice
 from evenstep.rules import OPTIMIZERS, Optimizer
 
-Loss = Callable[..., Tensor]  # of an output and its targets, or of an output alone
+Loss = Callable[..., Tensor]  # of output and targets, or of the output alone
 Schedule = Callable[[int], float]
 
 
@@ -27,7 +27,7 @@ def constant_schedule(step: int) -> float:
 
 @dataclass(frozen=True)
 class CosineSchedule:
-    """Warm a rate up in equal steps to its full size, then let it fall to nothing along half a cosine.
+    """Warm up in equal steps to the full rate, then fall to zero along half a cosine.
 
     >>> [round(CosineSchedule(8, warm_up=0.25)(step), 2) for step in range(8)]
     [0.33, 0.67, 1.0, 0.93, 0.75, 0.5, 0.25, 0.07]
@@ -37,7 +37,7 @@ class CosineSchedule:
     warm_up: float = 0.08
 
     def __post_init__(self) -> None:
-        """Refuse a length and a share that no schedule has."""
+        """Refuse an impossible length or share."""
         require_whole("steps", self.steps)
         require_number("warm_up", self.warm_up, least=0, below=1)
 
@@ -50,7 +50,7 @@ class CosineSchedule:
 
 
 def cosine_schedule(steps: int, warm_up: float = 0.08) -> CosineSchedule:
-    """Return the schedule of so many steps that rises over a share of them and falls along a cosine over the rest."""
+    """Return a schedule of `steps` steps that rises over the share `warm_up` and falls along a cosine over the rest."""
     return CosineSchedule(steps, warm_up)
 
 
@@ -58,7 +58,7 @@ SCHEDULES = ("constant", "cosine")
 
 
 def schedule_of(given: Schedule | str, steps: int) -> Schedule:
-    """Return a schedule of so many steps by its name; a function is returned as it is."""
+    """Return the schedule of `steps` steps with this name; a function is returned unchanged."""
     if not isinstance(given, str):
         return given
     require_choice("schedule", given, SCHEDULES)
@@ -69,10 +69,10 @@ LEAST_STEPS, MOST_STEPS = 300, 1000
 
 
 def default_steps(examples: int, batch_size: int) -> int:
-    """Return how many steps a trial takes where nothing is said: an epoch, but from 300 to 1000 of them.
+    """Return how many steps a trial takes by default: one epoch, but at least 300 and at most 1000.
 
-    With fewer the rate depends on how many there are: it is what starts a network best, not what trains it best. With
-    more it hardly changes, and a search only costs more. `benchmarks/search_steps.py` measures both.
+    With fewer steps the best rate depends on their number: it is the rate that starts a network best, not the one that
+    trains it best. With more it hardly changes, and the search costs more. `benchmarks/search_steps.py` measures both.
 
     >>> [default_steps(examples, 64) for examples in (1437, 50_000, 1_281_167)]
     [300, 781, 1000]
@@ -84,14 +84,17 @@ def default_steps(examples: int, batch_size: int) -> int:
 class Recipe:
     """Describe a training run; a trial adds its learning rate and its seed.
 
-    `steps` overrides `epochs`. `schedule` maps the step to a factor of the learning rate. All trials see the same
-    batches, in the order that `order_seed` fixes; a trial's own seed draws its weights. `momentum` left out means 0.9
-    for the optimizer 'momentum' (Nesterov's), 0.95 for 'muon' (so too) and 0 for 'sgd'; `betas` left out are (0.9,
-    0.99) for 'lion' and (0.9, 0.999) otherwise. Weight decay is added to the gradient for 'sgd' and 'momentum', and
-    decoupled for the others; with `no_decay` norms, biases, gates and embeddings have none. A trial's loss is that over
-    all the data at the end or, with `counted`, the mean training loss over that share of the steps, the last ones: no
-    evaluation, which takes longer than a short run. A trial that is then clearly worse half way than it began is given
-    up there, and counts with the losses it had.
+    - `steps`: overrides `epochs`.
+    - `schedule`: maps the step to a factor of the learning rate.
+    - `order_seed`: fixes the order of the batches, which is the same for all trials; a trial's seed draws its weights.
+    - `momentum`: the default is 0.9 for "momentum" and 0.95 for "muon", both Nesterov's, and 0 for "sgd".
+    - `betas`: the default is (0.9, 0.99) for "lion" and (0.9, 0.999) otherwise.
+    - `weight_decay`: added to the gradient for "sgd" and "momentum", and decoupled for the others.
+    - `no_decay`: spares norms, biases, gates and embeddings weight decay.
+    - `counted`: a share of the steps. A trial's loss is then its mean training loss over that share, at its end,
+      without an evaluation, which would take longer than a short run. A trial that is clearly worse half way than at
+      its start is stopped there, and counts with the losses it had. Without `counted` a trial's loss is that over all
+      the data after the last step.
     """
 
     optimizer: Optimizer = "sgd"
@@ -110,7 +113,7 @@ class Recipe:
     no_decay: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse values that no training can run with."""
+        """Refuse values that training cannot run with."""
         require_choice("optimizer", self.optimizer, OPTIMIZERS)
         for name in ("epochs", "batch_size", "steps"):
             value = getattr(self, name)
@@ -133,7 +136,7 @@ class Recipe:
         self._require_momentum()
 
     def _require_momentum(self) -> None:
-        """Refuse momentum out of range, and one that is not the named optimiser's: its rates are of another size."""
+        """Refuse momentum that is out of range, or that belongs to another optimiser, whose rates differ."""
         if self.nesterov is not None and not isinstance(self.nesterov, bool):
             raise InputError(f"nesterov is {shown(self.nesterov)}; give True or False, or leave it out")
         if self.momentum is not None:
@@ -141,16 +144,16 @@ class Recipe:
         if self.optimizer == "muon":
             return
         if self.optimizer in ("adam", "lion") and (self.momentum is not None or self.nesterov):
-            raise InputError(f"momentum and nesterov are SGD's, and optimizer is '{self.optimizer}'; leave them out")
+            raise InputError(f"momentum and nesterov are for SGD, but optimizer is '{self.optimizer}'; leave them out")
         if (self.optimizer == "momentum") != (self.momentum_used > 0) or (self.nesterov and not self.momentum_used):
             raise InputError(
-                f"momentum is {self.momentum_used:g} and nesterov {self.nesterov_used}, and optimizer is "
-                f"'{self.optimizer}'; name SGD with momentum 'momentum', and SGD without it 'sgd'"
+                f"momentum is {self.momentum_used:g} and nesterov {self.nesterov_used}, but optimizer is "
+                f"'{self.optimizer}'; use 'momentum' for SGD with momentum, and 'sgd' for SGD without"
             )
 
     @property
     def momentum_used(self) -> float:
-        """The momentum that SGD and Muon run with."""
+        """The momentum that SGD and Muon use."""
         if self.momentum is not None:
             return self.momentum
         return {"momentum": 0.9, "muon": 0.95}.get(self.optimizer, 0.0)
@@ -164,7 +167,7 @@ class Recipe:
 
     @property
     def betas_used(self) -> tuple[float, float]:
-        """The pair that AdamW and Lion run with."""
+        """The betas that AdamW and Lion use."""
         if self.betas is not None:
             return self.betas
         return (0.9, 0.99) if self.optimizer == "lion" else (0.9, 0.999)
@@ -175,22 +178,22 @@ _NOT_TRAINED = ("dampening", "maximize", "ns_steps", "ns_coefficients", "ns_eps"
 
 
 def recipe_settings(choice: OptimizerChoice) -> dict[str, Any]:
-    """Return the fields of a recipe that an optimiser sets, or raise if it does what no trial can.
+    """Return the recipe's fields that an optimiser sets, or raise if trials cannot do what it does.
 
-    Kinds of Adam besides AdamW are searched as AdamW, whose rates are theirs, unless they decay weights another way.
-    Trials by Muon and Lion spare norms, biases, gates and embeddings their decay, as `plan.optimizer` does.
+    Other kinds of Adam are searched as AdamW, which needs the same rates, unless they decay weights differently. Trials
+    with Muon and Lion spare norms, biases, gates and embeddings weight decay, as `plan.optimizer` does.
     """
     options = choice.options
     if odd := [name for name in _NOT_TRAINED if options.get(name)]:
         raise InputError(
-            f"the optimizer has {odd[0]}={options[odd[0]]}, which trials of a search do not train with; search without "
-            "it, and give it to plan.optimizer(model)"
+            f"the optimizer has {odd[0]}={options[odd[0]]}, which a search cannot train with; search without it, and "
+            "give it to plan.optimizer(model)"
         )
     decoupled = choice.class_name == "AdamW" or options.get("decoupled_weight_decay", False)
     if choice.name == "adam" and options.get("weight_decay") and not decoupled:
         raise InputError(
             f"the optimizer is {choice.class_name} with weight_decay={shown(options['weight_decay'])}, which it adds "
-            "to the gradient, and trials train with AdamW's; give optimizer=torch.optim.AdamW, or weight_decay=0"
+            "to the gradient, but trials train with AdamW's; give optimizer=torch.optim.AdamW, or weight_decay=0"
         )
     spared = {"no_decay": True} if choice.name in ("muon", "lion") and options.get("weight_decay") else {}
     return {"optimizer": choice.name, **spared} | {

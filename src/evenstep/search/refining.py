@@ -1,4 +1,4 @@
-"""Correct a plan on the network itself: short runs at a few multiples, weighed against what the plan expects."""
+"""Correct a plan on the network itself: short runs at a few multiples, weighed against the plan's expectation."""
 
 from __future__ import annotations
 
@@ -32,22 +32,21 @@ from evenstep.search.tensors import Loaded
 from evenstep.search.weighing import Expectation, weigh
 
 TRAIN_STEPS = 1500
-# Three numbers settled together on the curves of results/short-runs, `Expectation.spread` among them.
-NOISE = 0.005  # of the fall of the loss: two short runs that differ by less are as good as each other
-BLUR = 0.6  # octaves between the best of short runs, moved to the training, and the training's best
-LEAST = 0.01  # of the untrained loss that is gone: where no run has lost more, none says anything
+# Fitted together with `Expectation.spread` to the curves in results/short-runs.
+NOISE = 0.005  # share of the loss's fall: two short runs that differ by less are equally good
+BLUR = 0.6  # octaves between the best rate of short runs, translated to the training, and the training's best
+LEAST = 0.01  # share of the untrained loss: if no run loses more, the runs say nothing
 LEAST_STEPS = 4  # of a run
 EXPECTED = Expectation()
 
 
 @dataclass(frozen=True)
 class Refinement:
-    """Hold a corrected plan, the multiple of the rates that corrects it, and what says so.
+    """Hold a corrected plan, the multiple that corrects it, and the evidence.
 
-    All rates of `plan` are `multiple` times those of the plan that was refined, moved to this training; with 95%
-    probability the best multiple lies in `interval`. `search` holds the rates and losses of the short runs, `steps`
-    long each, on so many examples as its `batch_size` says; `train_steps` is the length of the training that the plan
-    is for, `batch_size` its batch.
+    All rates of `plan` are `multiple` times those of the original plan, moved to this training. The best multiple lies
+    in `interval` with 95% probability. `search` holds the rates and losses of the short runs: `steps` steps each, on
+    `search.batch_size` examples. The plan is for a training of `train_steps` steps on batches of `batch_size`.
     """
 
     plan: Plan
@@ -59,7 +58,7 @@ class Refinement:
     batch_size: int
 
     def __str__(self) -> str:
-        """Say in one line what was corrected, and by what evidence."""
+        """Return the correction and its evidence in one line."""
         low, high = self.interval
         runs = sum(map(len, self.search.losses))
         return (
@@ -114,28 +113,32 @@ def refine(
     name: str | None = None,
     progress: Callable[[SearchProgress], None] | bool | None = None,
 ) -> Refinement:
-    """Return a plan whose rates were corrected by short runs of the network itself.
+    """Correct a plan's rates by short runs of the model itself.
 
-    Copies of the model, drawn as planned, train for `steps` steps (128, or the training's own number if that is
-    smaller), with a warm-up and a cosine of their own, at the plan's rates, at half and at twice these, and further
-    where the best is at the edge. Each takes `batch_size` examples a step, as the training does; `run_batch_size` takes
-    fewer, which is cheaper and says less. What they say is moved to `train_steps`, the length of the training that the
-    plan is for, and to its batch (`evenstep.rules.length`, `evenstep.rules.batch`), and weighed against the expectation
-    that the plan is right: noise cannot move it far, clear evidence can. `train_steps` left out is the plan's own, or
-    1500 where it knows none, `batch_size` the loader's, the plan's, or 64. A plan for another training is moved first,
-    by the usual rules: choose others by `Plan.at`. The model, the order of the data and all random states stay as they
-    are. With a `store` a refinement that was stopped continues where it was.
+    Copies of the model, initialised by the plan, train at the plan's rates, at half and at twice these rates, and
+    further if the best is at the edge. Each run has its own warm-up and cosine decay. The result is translated to the
+    length and the batch of the training (`evenstep.rules.length`, `evenstep.rules.batch`), then weighed against the
+    expectation that the plan is right: clear evidence moves the plan, noise hardly does. The model, the order of the
+    data and all random states stay as they are.
+
+    - `steps`: the length of a run; the default is 128, or `train_steps` if that is smaller.
+    - `run_batch_size`: examples per step of a run; the default is `batch_size`. Fewer cost less and say less.
+    - `train_steps`: the length of the training; the default is the plan's, or 1500.
+    - `batch_size`: the batch of the training; the default is the loader's, the plan's, or 64.
+    - `store`: a file; a refinement that was stopped continues from it.
+
+    A plan for another training is first moved to this one by the default rules; to use others, call `Plan.at` first.
     """
     require_module_and_plan(model, plan)
     model = unwrapped(model)
-    list(matched(model, plan))  # another model's plan is refused before anything is trained
+    list(matched(model, plan))  # refuse another model's plan before anything trains
     require_apart(loss, model)
     if steps is not None:
         require_whole("steps", steps, least=LEAST_STEPS)
     train_steps = require_whole("train_steps", (plan.steps or TRAIN_STEPS) if train_steps is None else train_steps)
     if plan.base is None:
         raise InputError(
-            "the plan holds factors only; plan with a base: a search's result, or a rate with its optimizer"
+            "the plan holds factors only; plan with base=: a search's result, or a rate with its optimizer"
         )
     steps = min(STEPS, max(train_steps, LEAST_STEPS)) if steps is None else steps
     size = require_whole("batch_size", batch_size_of(data, batch_size, usual=plan.batch_size))
@@ -149,7 +152,7 @@ def refine(
     training = Training(size, train_steps)
     base, plan = plan.base, _for(plan, training)
     to_training = moved(plan.optimizer_name, Training(taken, steps), training, batch=BATCH_OF_SHORT_RUNS)
-    preferred = 1 / product(to_training)  # what short runs like, in rates of the training
+    preferred = 1 / product(to_training)  # multiple that short runs prefer, in the training's rates
     found = searched(
         lambda: copied(model),
         data,
@@ -168,14 +171,14 @@ def refine(
 
 
 def _for(plan: Plan, training: Training) -> Plan:
-    """Return a plan moved to a training by the usual rules; what it does not know of its own is taken to be right."""
+    """Return a plan moved to a training by the default rules; a batch or length unknown to it counts as right."""
     unknown = plan.training.batch_size is None, plan.training.steps is None
     assumed = Training(*(size if missing else None for missing, size in zip(unknown, astuple(training), strict=True)))
     return replace(plan, training=plan.training.changed(assumed)).at(**asdict(training))
 
 
 def _refined(plan: Plan, found: LRSearch, train_steps: int, batch_size: int, preferred: float) -> Refinement:
-    """Return the refinement that short runs give."""
+    """Return the refinement that follows from the short runs."""
     assert plan.base is not None
     assert found.steps is not None
     if found.status == "all_diverged":
@@ -185,14 +188,14 @@ def _refined(plan: Plan, found: LRSearch, train_steps: int, batch_size: int, pre
         )
     start, fall = found.untrained or 0.0, fall_of(found)
     losses = {
-        # What ended further above its start than the best run fell has diverged, however finite its loss.
+        # A run that ended further above its start than the best run fell has diverged, even if its loss is finite.
         math.log2(rate / plan.base / preferred): mean if mean <= start + abs(fall) else math.inf
         for rate, mean in zip(found.grid, found.mean_losses, strict=True)
     }
     if not has_learnt(found, LEAST):
         warn(
             f"short runs of {found.steps} steps learn next to nothing (loss {start:.4g} to {start - fall:.4g}), so the "
-            "plan stays as it was; give more steps, and check the targets and the loss",
+            "plan stays unchanged; give more steps, and check the targets and the loss",
             SearchWarning,
         )
         losses, fall = {0.0: 0.0}, 1.0

@@ -1,9 +1,9 @@
-"""Trials of one network trained side by side: stacked as one program, or each on its own.
+"""Train trials of one network side by side: stacked as one program, or as separate modules.
 
 A replica group is a set of trials that take every step together, on one shared batch. `StackedReplicas` stacks their
-parameters and lets `torch.func.vmap` run them as one network; `SeparateReplicas` keeps plain modules, on a GPU spread
-over streams. Both use the same stacked optimisers and end in the same losses, to rounding. Networks that draw random
-numbers train as plain modules alone: each trial draws by its seed and the moment, whatever trains beside it.
+parameters and lets `torch.func.vmap` run them as one network; `SeparateReplicas` keeps plain modules, which run on
+several streams on a GPU. Both use the same stacked optimisers and end with the same losses, to rounding. Networks that
+draw random numbers train only as plain modules: each trial draws by its seed and the moment, whatever else trains.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from evenstep.search.sharing import move_
 from evenstep.search.stacked_optimizers import StackedOptimizer, stacked_optimizer, treatments
 from evenstep.search.steps import CapturedReplicaStep, EagerStep
 
-HOPELESS = 0.1  # of its first loss: a short run that stays as far above it half way is given up
+HOPELESS = 0.1  # share of the first loss: a short run that is still this far above it half way is stopped
 _STATISTICS_BATCH = 4096  # on a GPU
 _STATISTICS_FROM = 16384  # examples: enough for a mean and a variance
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """Hold a trial's loss by its recipe, infinite where it diverged, and the training losses on the way."""
+    """Hold a trial's loss as its recipe counts it, infinite if it diverged, and its training losses."""
 
     trial: Trial
     loss: float
@@ -52,7 +52,7 @@ class TrialResult:
 class ReplicaGroup(Protocol):
     """Trials that step together.
 
-    `factor` is the schedule's at this step, `moment` what random numbers are drawn for, such as 'step 3'.
+    `factor` is the schedule's factor at this step; `moment` names the step that random numbers belong to: 'step 3'.
     """
 
     trials: list[Trial]
@@ -74,19 +74,19 @@ class ReplicaGroup(Protocol):
         """Return every trial's loss on one batch, [trials], in evaluation mode."""
 
     def look_(self, inputs: Column, share: float) -> None:
-        """Let batch norms move their running statistics by a share towards those of one batch."""
+        """Move batch norms' running statistics by a share towards those of one batch."""
 
     def drew(self) -> bool:
         """Say whether random numbers were drawn since the last trial was seeded."""
 
     def unseeded(self) -> contextlib.AbstractContextManager[None]:
-        """Leave the random states alone for a while."""
+        """Leave the random states alone in this context."""
 
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes."""
 
     def keep_(self, places: list[int]) -> None:
-        """Drop all trials but those at the given places."""
+        """Keep only the trials at these places."""
 
 
 class StackedReplicas:
@@ -95,8 +95,8 @@ class StackedReplicas:
     def __init__(self, job: Job, trials: Sequence[Trial], device: torch.device) -> None:
         self.trials, self.recipe = list(trials), job.recipe
         started = {seed: job.start(seed) for seed in {trial.seed for trial in trials}}
-        models = [started[trial.seed] for trial in trials]  # trials of one seed start alike
-        # A module of real tensors: one moved to the device 'meta' has tied parameters twice, and trains one of them.
+        models = [started[trial.seed] for trial in trials]  # trials with the same seed start alike
+        # Real tensors, because moving to the device 'meta' would split tied parameters and train only one of them.
         self.skeleton = models[0]
         self.moment = ""
         self.has_statistics = bool(norms_of(self.skeleton))
@@ -126,7 +126,7 @@ class StackedReplicas:
         def loss_of_one(values: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
             return loss_of(self.recipe.loss, functional_call(self.skeleton, (values, buffers), args, kwargs), targets)
 
-        # Stacked trials would draw from one stream, in an order that depends on their number: that is refused.
+        # Stacked trials would draw from one stream, in an order that depends on their number, so drawing is refused.
         losses: Tensor = vmap(loss_of_one, randomness="error")(values, self.buffers)
         return losses
 
@@ -144,7 +144,7 @@ class StackedReplicas:
         return contextlib.nullcontext()
 
     def _stacked_gradients(self, inputs: Column, targets: Column) -> tuple[Tensor, list[Tensor]]:
-        """Return losses and gradients; the gradient of the summed losses holds every trial's own."""
+        """Return losses and gradients; the gradient of the summed losses holds each trial's gradient."""
         self.skeleton.train()
         leaves = [parameter.detach().requires_grad_() for parameter in self.parameters]
         losses = self._losses(inputs, targets, leaves)
@@ -169,13 +169,13 @@ class StackedReplicas:
             return self._losses(inputs, targets, self.parameters)
 
     def look_(self, inputs: Column, share: float) -> None:
-        """Let every trial's batch norms see one batch."""
+        """Show one batch to every trial's batch norms."""
         values = dict(zip(self.names, self.parameters, strict=True)) | self.fixed
         args, kwargs = arguments_of(copy_of(inputs))
 
         def run_one(values: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
             functional_call(self.skeleton, (values, buffers), args, kwargs)
-            return torch.zeros(())  # vmap returns tensors alone, and an output may be anything
+            return torch.zeros(())  # vmap returns only tensors, but an output may be anything
 
         self.skeleton.train()
         with torch.no_grad(), _moving_by(share, self.skeleton):
@@ -186,7 +186,7 @@ class StackedReplicas:
         return [*self.parameters, *self.buffers.values(), *self.optimizer.state()]
 
     def keep_(self, places: list[int]) -> None:
-        """Drop all trials but those at the given places."""
+        """Keep only the trials at these places."""
         index = torch.tensor(places, device=self.factor.device)
         self.trials = [self.trials[place] for place in places]
         self.parameters = [p[index] for p in self.parameters]
@@ -197,7 +197,7 @@ class StackedReplicas:
 
 
 class SeparateReplicas:
-    """Trials as plain modules, one after the other, on a GPU over several streams at once."""
+    """Trials as plain modules, one after the other, or on several streams at once on a GPU."""
 
     def __init__(self, job: Job, trials: Sequence[Trial], device: torch.device, *, channels_last: bool = False) -> None:
         self.trials, self.recipe, self.device = list(trials), job.recipe, device
@@ -237,7 +237,7 @@ class SeparateReplicas:
         return 1
 
     def _seeded(self, place: int) -> nn.Module:
-        """Return a trial's model, ready to draw what it draws at this moment."""
+        """Return a trial's model, with random states seeded for this moment."""
         if self.seeding:
             seed_moment_(self.trials[place].seed, self.moment)
         return self.models[place]
@@ -250,7 +250,7 @@ class SeparateReplicas:
 
     @contextlib.contextmanager
     def unseeded(self) -> Iterator[None]:
-        """Leave the random states alone for a while."""
+        """Leave the random states alone in this context."""
         self.seeding = False
         try:
             yield
@@ -282,7 +282,7 @@ class SeparateReplicas:
             return torch.stack([loss_of(self.recipe.loss, output, targets) for output in outputs])
 
     def look_(self, inputs: Column, share: float) -> None:
-        """Let every trial's batch norms see one batch."""
+        """Show one batch to every trial's batch norms."""
         for place, model in enumerate(self.models):
             with torch.no_grad(), _moving_by(share, model):
                 called(self._seeded(place).train(), inputs)
@@ -294,21 +294,21 @@ class SeparateReplicas:
         return tensors + [tensor for optimizer in self.optimizers for tensor in optimizer.state()]
 
     def keep_(self, places: list[int]) -> None:
-        """Drop all trials but those at the given places."""
+        """Keep only the trials at these places."""
         for name in ("trials", "models", "parameters", "rates", "optimizers"):
             values = getattr(self, name)
             setattr(self, name, [values[place] for place in places])
 
 
 def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradient for every leaf, zero for those the loss does not use."""
+    """Return the gradient for every leaf, zero for leaves that the loss does not use."""
     gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
     return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(gradients, leaves, strict=True)]
 
 
 @contextlib.contextmanager
 def _moving_by(share: float, model: nn.Module) -> Iterator[None]:
-    """Let norms move their running statistics by another share than their own for a while."""
+    """Let norms move their running statistics by this share, instead of their own, in this context."""
     norms = norms_of(model)
     before = [norm.momentum for norm in norms]
     for norm in norms:
@@ -322,7 +322,7 @@ def _moving_by(share: float, model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stacked_quietly() -> Iterator[None]:
-    """Keep quiet on operators that torch stacks by a loop of its own: how fast that is was timed."""
+    """Silence torch's warning about operators that it stacks in a loop: their speed has been timed."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
         yield
@@ -333,7 +333,7 @@ def _stacked(tensors: list[Tensor], device: torch.device) -> Tensor:
 
 
 def order(count: int, recipe: Recipe) -> Iterator[Tensor]:
-    """Yield the indices of every step's batch, the incomplete last one of each epoch left out.
+    """Yield the indices of every step's batch, without the incomplete last batch of each epoch.
 
     >>> [len(batch) for batch in order(10, Recipe(batch_size=4, epochs=2))]
     [4, 4, 4, 4]
@@ -351,17 +351,17 @@ def order(count: int, recipe: Recipe) -> Iterator[Tensor]:
 
 
 def step_count(count: int, recipe: Recipe) -> int:
-    """Return how many steps a recipe takes on so many examples."""
+    """Return how many steps a recipe takes on `count` examples."""
     return recipe.steps if recipe.steps is not None else recipe.epochs * (count // min(recipe.batch_size, count))
 
 
 def train(
     group: ReplicaGroup, data: Data, recipe: Recipe, *, precision: Precision = "float32"
 ) -> Iterator[TrialResult]:
-    """Train a group to the end, yielding trials that are given up when they are, and the others when all is done."""
+    """Train a group, yielding stopped trials as soon as they stop and the others at the end."""
     total = step_count(len(data[0]), recipe)
     last = None if recipe.counted is None else max(round(recipe.counted * total), 1)
-    pause = max(total // 16, 1)  # steps between looks at the losses: each look waits for the device
+    pause = max(total // 16, 1)  # steps between checks of the losses: each check waits for the device
     curves: dict[Trial, list[float]] = {trial: [] for trial in group.trials}
     gone: set[Trial] = set()
     recent: list[Tensor] = []
@@ -393,7 +393,7 @@ def train(
 
 
 def step_seconds(group: ReplicaGroup, data: Data, recipe: Recipe, precision: Precision, steps: int) -> float:
-    """Return the time a step of a group takes, after one that warms caches and allocators up."""
+    """Return the time of a group's step, after one step that warms up caches and allocators."""
     device = group.factor.device
     with cuda_settings(precision, device), own_randomness(0, device), stacked_quietly():
         stepping = CapturedReplicaStep.of(group, data, recipe, precision) or EagerStep(group, data, precision)
@@ -414,7 +414,7 @@ def _now(device: torch.device) -> float:
 def _diverged(
     group: ReplicaGroup, recent: list[Tensor], curves: dict[Trial, list[float]], gone: set[Trial]
 ) -> Iterator[TrialResult]:
-    """Extend the curves; yield the trials whose loss is no longer finite."""
+    """Extend the curves, and yield the trials whose loss is no longer finite."""
     columns = torch.stack(recent).T.tolist()
     for trial, values in zip(group.trials, columns, strict=True):
         if trial in gone:
@@ -426,7 +426,7 @@ def _diverged(
 
 
 def _hopeless(curves: dict[Trial, list[float]], gone: set[Trial], *, last: int) -> Iterator[TrialResult]:
-    """Yield the trials whose last losses are all above their first; they count with the mean of these."""
+    """Yield the trials whose last losses are all well above their first; their loss is the mean of these."""
     for trial, curve in curves.items():
         if trial not in gone and min(curve[-last:]) > curve[0] + HOPELESS * abs(curve[0]):
             yield TrialResult(trial, math.fsum(curve[-last:]) / last, tuple(curve))
@@ -442,10 +442,10 @@ def _counted(
 
 
 def _settle_statistics_(group: ReplicaGroup, data: Data, recipe: Recipe, precision: Precision) -> None:
-    """Let batch norms average their statistics over examples afresh, with the weights as they are at the end.
+    """Recompute batch norms' statistics over examples with the final weights.
 
-    Running statistics trail behind the weights: at large rates they make the loss in evaluation mode a matter of
-    chance. What is measured is the weights' loss, as `torch.optim.swa_utils.update_bn` would give it.
+    Running statistics trail behind the weights, which at large rates makes the loss in evaluation mode a matter of
+    chance. The loss then belongs to the weights, as after `torch.optim.swa_utils.update_bn`.
     """
     device = group.factor.device
     size = _STATISTICS_BATCH if device.type == "cuda" else recipe.batch_size
@@ -466,9 +466,10 @@ def _finished(
     precision: Precision,
     batch_size: int,
 ) -> Iterator[TrialResult]:
-    """Evaluate what is left on the whole data set, in batches as a step takes them.
+    """Evaluate the remaining trials on the whole data set, in batches of a step's size.
 
-    A loss need not be a mean over examples: of other batches, by how many train together, it would be another number.
+    A loss need not be a mean over examples: on other batches, whose size depends on how many trials train together, it
+    would be another number.
     """
     total = torch.zeros(len(group.trials), dtype=torch.float64, device=group.factor.device)
     for start in range(0, len(data[0]), batch_size):

@@ -1,4 +1,4 @@
-"""What a search for the base's learning rate found."""
+"""The result of a search: the learning rate, its interval, and the evidence."""
 
 from __future__ import annotations
 
@@ -19,28 +19,35 @@ from evenstep.search.picture import plot_search, search_html
 from evenstep.search.uncertainty import minimum_interval
 
 Status = Literal["ok", "best_at_edge", "learnt_nothing", "all_diverged"]
-WIDE = 8.0  # times its low end: the high end of an interval that says little
+WIDE = 8.0  # ratio of an interval's ends above which it says little
 _REMEDY = "make it again: evenstep search file.py:function --json > base.json, or search.to_dict()"
 
 
 @dataclass(frozen=True)
 class LRSearch:
-    """Hold the learning rate that a search found, and what speaks for it.
+    """Hold the learning rate that a search found, and the evidence for it.
 
-    `rate` is the answer: what plans start from. `interval` holds the rate of the smallest loss at 95% confidence; it
-    widens where the curve is noisy, jagged or flat, and is never narrower than the grid. The rest is evidence: `grid`
-    are the rates tried, ascending, and `losses` those of every seed at each (infinite where it diverged); `estimate` is
-    the minimum of a parabola fitted to the smallest losses, in log-log, where there is one; `best` is the largest rate
-    of the grid whose mean loss is within the seeds' noise of the smallest, the paper's 'maximal learning rate which
-    achieves the smallest training loss', and `bracket` are its neighbours.
-    `graph` is the network that was searched, so that a plan can relate another network to it; `rule` names the rule
-    whose factors single layers trained with: rates found with one of width do not serve a rule without. `optimizer` is
-    what the rates were searched for, and `optimizer_options` its class and settings, where they were given; `steps` is
-    how many each trial took, on `batch_size` examples each, `shrink` the sizes that the network was made with, if any
-    were given, and `network` says what it is, if it was made of another.
-    `untrained` is the mean loss that the seeds start with, or that of guessing where it is lower. The status is
-    `learnt_nothing` where the smallest loss is not below that by more than twice the standard error of the difference
-    over seeds, and by more than a thousandth of it: with one seed there is no spread to go by.
+    `rate` is the answer, from which plans start. `interval` contains the rate of the smallest loss at 95% confidence.
+    It widens where the curve is noisy, jagged or flat, and is never narrower than the grid.
+
+    The evidence:
+
+    - `grid`: the rates tried, ascending; `losses`: the loss of every seed at each, infinite where it diverged.
+    - `estimate`: the minimum of a parabola through the smallest losses, in log-log, if there is one.
+    - `best`: the largest rate on the grid whose mean loss is within the seeds' noise of the smallest, the paper's
+      'maximal learning rate which achieves the smallest training loss'; `bracket`: its neighbours on the grid.
+    - `untrained`: the mean loss that the seeds start with, or that of guessing if it is lower.
+    - `status`: `learnt_nothing` if the smallest loss is not below `untrained` by more than twice the standard error of
+      the difference over seeds, and by more than a thousandth of it (one seed has no spread).
+
+    What was searched:
+
+    - `graph`: the network, so that a plan can relate another network to it; `network`: what it is, if it was taken out
+      of another; `shrink`: the sizes it was made with, if any were given.
+    - `rule`: the rule whose factors single layers trained with. A rate found with factors of width does not fit a rule
+      without them.
+    - `optimizer`, `optimizer_options`: the optimiser's name, and its class and settings if they were given.
+    - `steps`, `batch_size`: the steps of each trial, and the examples per step.
     """
 
     grid: tuple[float, ...]
@@ -62,12 +69,12 @@ class LRSearch:
 
     @property
     def rate(self) -> float:
-        """The learning rate that was found, which plans start from: the estimate, or the best where there is none."""
+        """The learning rate that plans start from: the estimate, or the best rate if there is none."""
         return self.best if self.estimate is None else self.estimate
 
     @property
     def words(self) -> str:
-        """What was searched, in a line, for the plans that start from it; empty for a network of the user's own."""
+        """What was searched, in one line for plans; empty for the user's own network."""
         if not self.network:
             return ""
         runs = sum(map(len, self.losses))
@@ -76,12 +83,12 @@ class LRSearch:
 
     @property
     def is_vague(self) -> bool:
-        """Whether the interval is so wide that it says little."""
+        """Whether the interval is too wide to be useful."""
         return self.interval is not None and self.interval[1] > WIDE * self.interval[0]
 
     @property
     def remark(self) -> str:
-        """What to know of the rate before it is relied on: that the evidence disagrees; empty where it does not."""
+        """What to know before relying on the rate: that the evidence is weak or contradictory; else empty."""
         if self.interval is None or not math.isfinite(self.best):
             return ""
         low, high = self.interval
@@ -98,14 +105,14 @@ class LRSearch:
         return ""
 
     def __str__(self) -> str:
-        """Return the rate and how well it is known, in a line or two."""
+        """Return the rate and its interval, in one or two lines."""
         if not math.isfinite(self.rate):
             return f"no rate: every trial diverged at all {len(self.grid)} rates tried"
         interval = "" if self.interval is None else f", between {self.interval[0]:.4g} and {self.interval[1]:.4g} (95%)"
         kind = "" if self.optimizer is None else f" for {self.optimizer}"
         words = f"learning rate {self.rate:.4g}{kind}{interval}"
         if self.status != "ok":
-            words += f"; status {self.status}, so that plans refuse it"
+            words += f"; status {self.status}, so plans refuse it"
         return f"{words}\nnote: {self.remark}" if self.remark else words
 
     def plot(self, axes: Any = None) -> Any:
@@ -113,7 +120,7 @@ class LRSearch:
         return plot_search(self, axes)
 
     def _repr_html_(self) -> str:
-        """Return the search as notebooks show it: the rate, its curve and its losses."""
+        """Return the search as HTML for notebooks: the rate, the curve and the losses."""
         return search_html(self)
 
     @property
@@ -127,7 +134,7 @@ class LRSearch:
         return sum(not math.isfinite(loss) for seeds in self.losses for loss in seeds)
 
     def require_ok(self) -> LRSearch:
-        """Return the search if it has an answer; raise with what to change otherwise."""
+        """Return the search if it has an answer; else raise an error that says what to change."""
         if self.status == "all_diverged":
             raise SearchError(
                 f"every trial diverged at all {len(self.grid)} learning rates from {self.grid[0]:.3g} to "
@@ -148,7 +155,7 @@ class LRSearch:
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the search as plain values for JSON, the graph among them; what is not finite is None."""
+        """Return the search as plain values for JSON, with its graph; what is not finite is None."""
         return {
             "rate": plain_values.finite_or_none(self.rate),
             "best": plain_values.finite_or_none(self.best),
@@ -173,7 +180,7 @@ class LRSearch:
     def from_dict(cls, values: Mapping[str, Any]) -> LRSearch:
         """Read a search from `to_dict`.
 
-        Values without a graph, as older versions wrote them, raise: a plan would not know what the rates were found on.
+        Values without a graph, from older versions, raise: a plan would not know which network was searched.
         """
         with plain_values.reading("the search", remedy=_REMEDY):
             return cls._from_values(plain_values.mapping("it", values))
@@ -181,16 +188,16 @@ class LRSearch:
     @classmethod
     def _from_values(cls, values: Mapping[str, Any]) -> LRSearch:
         if "graph" not in values:
-            raise ValueError("it has no graph, as older versions wrote it")
+            raise ValueError("it has no graph because an older version wrote it")
         graph = Graph.from_dict(values["graph"])
         grid = _grid(values["grid"])
         losses = _losses(values["losses"], rates=len(grid))
-        again = chosen(grid, losses, graph)  # what values of older versions leave out
+        again = chosen(grid, losses, graph)  # what values from older versions leave out
         best = plain_values.positive_or_nan("best", values["best"])
         status = plain_values.one_of("status", values.get("status", again.status), get_args(Status))
         if math.isnan(best) != (status == "all_diverged") or not (math.isnan(best) or best in grid):
             raise ValueError(
-                f"best is {values['best']!r}, with the status '{status}'; it is a rate of the grid, if any"
+                f"best is {values['best']!r}, with the status '{status}'; it has to be a rate of the grid, or none"
             )
         bracket, estimate, interval = (values.get(name) for name in ("bracket", "estimate", "interval"))
         rule, optimizer, untrained = (values.get(name) for name in ("rule", "optimizer", "untrained"))
@@ -215,12 +222,12 @@ class LRSearch:
         )
         rate = plain_values.finite_or_none(read.rate)
         if values.get("rate", rate) != rate:
-            raise ValueError(f"rate is {values['rate']!r}, and the estimate, or the best without one, is {rate}")
+            raise ValueError(f"rate is {values['rate']!r}, but the estimate, or the best rate without one, is {rate}")
         return read
 
 
 def _estimate_in(grid: tuple[float, ...], estimate: float) -> float:
-    """Return a parabola's minimum, which lies among the rates that were tried."""
+    """Return a parabola's minimum, which has to be within the grid."""
     if not grid[0] <= estimate <= grid[-1]:
         raise ValueError(f"estimate is {estimate}, outside the grid from {grid[0]} to {grid[-1]}")
     return estimate
@@ -232,7 +239,7 @@ def _grid(values: object) -> tuple[float, ...]:
         plain_values.positive("a learning rate of the grid", rate) for rate in plain_values.sequence("grid", values)
     )
     if not grid or any(rate >= following for rate, following in pairwise(grid)):
-        raise ValueError(f"grid is {list(grid)}; its learning rates have to ascend, and there has to be one")
+        raise ValueError(f"grid is {list(grid)}; it needs at least one learning rate, in ascending order")
     return grid
 
 
@@ -243,10 +250,12 @@ def _losses(values: object, *, rates: int) -> tuple[tuple[float, ...], ...]:
         for seeds in plain_values.sequence("losses", values)
     )
     if len(losses) != rates:
-        raise ValueError(f"losses are of {len(losses)} learning rates, and the grid has {rates}")
+        raise ValueError(f"losses are for {len(losses)} learning rates, but the grid has {rates}")
     counts = sorted({len(seeds) for seeds in losses})
     if len(counts) > 1 or not counts[0]:
-        raise ValueError(f"losses are of {' and '.join(map(str, counts))} seeds; every rate has the same, at least one")
+        raise ValueError(
+            f"losses are for {' and '.join(map(str, counts))} seeds; every rate needs the same, at least one"
+        )
     return losses
 
 
@@ -264,7 +273,7 @@ def chosen(
     graph: Graph,
     untrained: tuple[float, ...] = (),
 ) -> LRSearch:
-    """Choose the best rate of a finished grid; `untrained` are the losses of the seeds without learning, if known."""
+    """Choose the best rate of a finished grid; `untrained` holds the seeds' losses without learning, if known."""
     means = [sum(seeds) / len(seeds) for seeds in losses]
     if not any(math.isfinite(mean) for mean in means):
         return LRSearch(grid, losses, math.nan, (math.nan, grid[0]), "all_diverged", graph)
@@ -281,11 +290,11 @@ def chosen(
     return replace(found, interval=_interval(grid, losses, found.rate))
 
 
-NOTHING = 1e-3  # the part of the untrained loss that is noise whatever the seeds say
+NOTHING = 1e-3  # share of the untrained loss that counts as noise, whatever the seeds say
 
 
 def _learnt_nothing(trained: tuple[float, ...], untrained: tuple[float, ...]) -> bool:
-    """Say whether losses are as if nothing had been trained, but for noise; a start that is not finite says nothing."""
+    """Say whether losses are within noise of untrained ones; a start that is not finite says nothing."""
     if not untrained or not all(map(math.isfinite, untrained)):
         return False
     gain = statistics.fmean(untrained) - statistics.fmean(trained)
@@ -311,7 +320,7 @@ def _estimate(grid: tuple[float, ...], means: list[float]) -> float | None:
 def _interval(
     grid: tuple[float, ...], losses: tuple[tuple[float, ...], ...], rate: float
 ) -> tuple[float, float] | None:
-    """Return the interval of the smallest loss's rate, never narrower than half way from the rate to its neighbours."""
+    """Return the interval of the rate with the smallest loss, at least half way to the rate's neighbours."""
     interval = minimum_interval([OCTAVE * math.log2(tried) for tried in grid], losses)
     if interval is None:
         return None
@@ -323,10 +332,10 @@ def _interval(
 
 
 def _noise(losses: tuple[float, ...], lowest: tuple[float, ...]) -> float:
-    """Return by how much a mean may be above the lowest and still be as good: a standard error of the lowest.
+    """Return how far a mean may be above the lowest and still be as good: by one standard error of the lowest.
 
-    Nor may it be above by more than a standard error of the seeds' own differences: seeds that start at other levels
-    and agree on the rate are no noise.
+    It may not be above by more than one standard error of the seeds' differences either: seeds at different levels that
+    agree on the rate are not noise.
     """
     differences = tuple(loss - other for loss, other in zip(losses, lowest, strict=True))
     return min(_standard_error(lowest), _standard_error(differences))

@@ -1,4 +1,4 @@
-"""The search for a network's maximal learning rate: coarse to fine, and nothing trained twice."""
+"""Search a network's learning rate, from coarse to fine, training nothing twice."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ from evenstep.search.store_rows import damage_named
 from evenstep.search.tensors import as_tensors, example_of, loader_batch_size
 from evenstep.search.trying import Untrained, require_same_network, require_trainable, try_out, unfit
 
-OCTAVES = 3  # first tried either side of the start
-FINEST = 4  # parts of an octave that rates are told apart by in the end
-LEARNT = 0.1  # the part of the untrained loss that is gone where a network has learnt something
+OCTAVES = 3  # tried first on either side of the start
+FINEST = 4  # parts of an octave between rates in the end
+LEARNT = 0.1  # share of the untrained loss that a network has to lose to have learnt something
 DEAD_OCTAVES = 12  # of rates at which nothing is learnt, below those at which training diverges
 
 
@@ -90,41 +90,64 @@ def search_lr(
     progress: Callable[[SearchProgress], None] | bool | None = None,
     on_failure: Literal["raise", "return"] = "raise",
 ) -> LRSearch:
-    """Search a network's learning rate, the one with the smallest training loss; `rate` of the result is the answer.
+    """Search for a network's learning rate with the smallest training loss; the answer is the result's `rate`.
 
-    `make_model` returns a new module at each call; with `shrink` it is called with these sizes, such as `{"depth": 1,
-    "width": 64}`. `data` is a pair of tensors, a `Dataset` or a `DataLoader`, read once: random transforms stay as they
-    came. `batch_size` left out is the loader's, or 64. A trial takes `steps`, or `epochs`; left out an epoch, but no
-    fewer than 300 steps and no more than 1000. `schedule` is a function of the step that returns a factor of the rate,
-    or 'constant' or 'cosine'. Octaves around `start` come first, more of them while the best is at the edge, then half
-    and quarter octaves beside the best; a `grid` of your own is trained as it is. `octaves` says how many come first
-    either side, `finest` into how many parts of an octave the best one's surroundings are divided in the end (1, 2 or
-    4). A trial's loss is that over all the data at the end or, with `counted`, the mean training loss over that last
-    share of its steps. A `plan` of the network sets its start and the ratios of its parameters' rates; without one it
-    is initialised by `init` and trained at rates that differ by layer width alone, as do those of the plans that take
-    the result as their base. With a `store`, finished trials are written to it as soon as they are known, and a search
-    of the same configuration continues where it stopped (`resume` insists that there is one). The same is what computes
-    the same: data, plan, the recipe's numbers, the tensors that model and loss hold, the operators of a step, the code
-    of the user's functions. A `name` stands for operators and code: give one where these cannot be read (a warning says
-    so), and another whenever the model or the loss changes. `optimizer`, left out, is the plan's, or `sgd`; `momentum`
-    is SGD with Nesterov's momentum of 0.9, unless `momentum` and `nesterov` say otherwise, `adam` (or `adamw`) is
-    AdamW, `muon` Muon on hidden matrices with AdamW on all else, and `lion` Lion. With `no_decay` norms, biases, gates
-    and embeddings have no weight decay; left out so it is for Muon and Lion. A class such as `torch.optim.AdamW`, or an
-    instance, brings its own momentum, betas, eps and weight decay, unless these are given; its learning rate is not
-    read. `progress` left out is a bar on terminals and in notebooks; give False for none, or a function. Where all
-    trials diverge, nothing is learnt or the best rate stays at the edge the search raises, or with
-    `on_failure='return'` says so in its `status`. Ctrl-C says what is kept.
+    Each trial trains the network at one rate from one seed. The search tries octaves around `start`, adds octaves
+    while the best rate is at the edge, then tries half and quarter octaves next to the best. If every trial diverges,
+    nothing is learnt, or the best rate stays at the edge, it raises `SearchError`; with `on_failure="return"` the
+    result's `status` says so instead. Ctrl-C reports which trials are kept.
+
+    The network and its data:
+
+    - `make_model`: returns a new module at each call. With `shrink`, such as `{"depth": 1, "width": 64}`, it is called
+      with these sizes.
+    - `data`: a pair of tensors, a `Dataset` or a `DataLoader`. It is read once, so random transforms are drawn once.
+    - `plan`: sets the initialisation and the ratios of rates. Without one, `init` draws the weights, and rates differ
+      by layer width alone, as in the plans that take the result as their base.
+
+    How a trial trains:
+
+    - `steps` or `epochs`: its length; the default is one epoch, but at least 300 and at most 1000 steps.
+    - `batch_size`: the default is the loader's, or 64.
+    - `optimizer`: a name, a class or an instance; the default is the plan's, or "sgd". "momentum" is SGD with Nesterov
+      momentum 0.9, "adam" (or "adamw") is AdamW, "muon" is Muon on hidden matrices with AdamW on the rest. A class or
+      an instance brings its own settings; its learning rate is ignored.
+    - `momentum`, `nesterov`, `weight_decay`: replace the optimiser's settings.
+    - `no_decay`: spares norms, biases, gates and embeddings weight decay; by default only for Muon and Lion.
+    - `schedule`: "constant", "cosine", or a function of the step that returns a factor of the rate.
+    - `loss`: a function of output and targets, or of the output alone.
+    - `counted`: a share of the steps. A trial's loss is then its mean training loss over that share, at its end;
+      without it, the loss over all the data after the last step.
+
+    Which rates are tried:
+
+    - `seeds`: trials per rate.
+    - `octaves`: how many octaves to try first on either side of `start`.
+    - `finest`: into how many parts an octave next to the best rate is divided in the end: 1, 2 or 4.
+    - `grid`: the only rates to try, instead of all this.
+
+    Where trials run and are kept:
+
+    - `engine`: "local", "ray", or an engine of your own.
+    - `store`: a file to which each finished trial is written at once. A search of the same configuration continues from
+      it; `resume` requires that there is one. Configurations are the same if they compute the same: data, plan,
+      settings, tensors that model and loss hold, the operators of a step, and the code of your functions.
+    - `name`: stands for operators and code where they cannot be read (a warning says so). Change it whenever the model
+      or the loss changes.
+    - `progress`: by default a bar on terminals and in notebooks; False for none, or a function of `SearchProgress`.
     """
     require_choice("on_failure", on_failure, ("raise", "return"))
     if isinstance(make_model, nn.Module) or not callable(make_model):
         raise InputError(
             f"make_model is a {type(make_model).__name__}; give a function that returns a new module at each call: "
-            "every learning rate and seed trains one of its own"
+            "each rate and seed trains a new one"
         )
     make_model = shrunk(make_model, shrink)
     require_whole("seeds", seeds)
     if name is not None and (not isinstance(name, str) or not name.strip()):
-        raise InputError(f"name is {shown(name)}; give a few words that stand for the model and the loss, or none")
+        raise InputError(
+            f"name is {shown(name)}; give a few words that stand for the model and the loss, or leave it out"
+        )
     require_number("start", start, above=0)
     rates = None if grid is None else _rates(grid)
     require_whole("octaves", octaves)
@@ -204,17 +227,17 @@ def search_lr(
 
 
 def _stage(make_model: Callable[..., Any], plan: Plan | None) -> str:
-    """Say what is searched."""
+    """Return the name of this search for progress."""
     if isinstance(make_model, Base):
         return "searching the base"
     return "searching" if plan is None else "refining"
 
 
 def _stopped(session: _Session | None, store: Path | str | None) -> str:
-    """Say what an interrupted search leaves, and how to continue it."""
+    """Say what an interrupted search has kept, and how to continue it."""
     if session is None or not session.asked:
         return "stopped before the first trial"
-    session.recall()  # the signal may have come when a trial was written and not yet counted
+    session.recall()  # Ctrl-C may have come after a trial was written but before it was counted
     done = f"stopped after {session.done} of at most {session.expected} trials"
     if store is None:
         return (
@@ -225,7 +248,7 @@ def _stopped(session: _Session | None, store: Path | str | None) -> str:
 
 
 class _Session:
-    """One search under way: what is known, and how more becomes known."""
+    """A search under way: the trials known so far, and how to train more."""
 
     def __init__(
         self,
@@ -263,7 +286,7 @@ class _Session:
             self.recall()
 
     def recall(self) -> None:
-        """Take what the store knows for known."""
+        """Read the trials that the store holds."""
         if self.store:
             self.known = {Trial(row.lr, row.seed): row.loss for row in self.store.rows(self.config)}
 
@@ -273,19 +296,19 @@ class _Session:
 
     @property
     def done(self) -> int:
-        """The number of trials known among those that this search asked for."""
+        """The number of known trials among those that this search asked for."""
         return sum(trial in self.known for trial in self.asked)
 
     def over_grid(self, rates: tuple[float, ...], graph: Graph, untrained: Untrained) -> LRSearch:
-        """Train a grid as given."""
+        """Train a given grid."""
         return chosen(rates, tuple(self.losses(list(rates))), graph, untrained.seeds)
 
     def coarse_to_fine(
         self, start: float, graph: Graph, untrained: Untrained, *, octaves: int, finest: int
     ) -> LRSearch:
-        """Train what the strategy wants, until it wants no more.
+        """Train the rates that the strategy asks for, until it asks for none.
 
-        Losses far above the untrained network's are no minimum, whatever is beside them: units that died at a huge
+        A loss far above the untrained network's is not a minimum, whatever its neighbours are: units that die at a huge
         rate leave such losses finite.
         """
         known: dict[int, tuple[float, ...]] = {}
@@ -297,7 +320,7 @@ class _Session:
         return of_positions(known, start, graph, untrained.seeds)
 
     def losses(self, rates: list[float], *, left: int = 0) -> list[tuple[float, ...]]:
-        """Return the seeds' losses at every rate, training trials not known yet; `left` more rates may be asked for."""
+        """Return the seeds' losses at each rate, training what is missing; at most `left` more rates will follow."""
         trials = [Trial(rate, seed) for rate in rates for seed in range(self.seeds)]
         missing = [trial for trial in trials if trial not in self.known]
         self.asked |= dict.fromkeys(trials)
@@ -305,13 +328,13 @@ class _Session:
         if missing:
             self._tell()
             before = time.perf_counter()
-            # Chunks follow from the whole wave and are noted whole: after a kill whole chunks are missing, and these
-            # train in the same company as without it, to the same bits.
+            # The whole wave decides the chunks, and a chunk is written whole: after a kill whole chunks are missing,
+            # and they train together as they would have without it, to the same bits.
             batching = self._settled_batching(trials).for_wave(len(trials))
             chunk_of = {trial: place // batching.chunk for place, trial in enumerate(missing)}
             untrained = Counter(chunk_of.values())
             waiting: dict[int, list[TrialResult]] = {}
-            # Closed at once, whatever ends the loop: an engine's workers end with its generator.
+            # Close the generator whatever ends the loop: an engine's workers end with it.
             with closing(self._trained(missing, batching)) as results:
                 for result in results:
                     chunk = chunk_of[result.trial]
@@ -322,7 +345,7 @@ class _Session:
         return [tuple(self.known[Trial(rate, seed)] for seed in range(self.seeds)) for rate in rates]
 
     def _trained(self, trials: list[Trial], batching: Batching) -> Generator[TrialResult, None, None]:
-        """Train trials; what the user's own model, loss or schedule raises in a later batch is one line, too."""
+        """Train trials; what the user's model, loss or schedule raises in a later batch becomes one line."""
         try:
             yield from self.engine.run(self.job, self.data, trials, batching)
         except (EvenstepError, MemoryError, GeneratorExit):
@@ -331,7 +354,7 @@ class _Session:
             raise unfit(self.job, self.data, error) from error
 
     def _settled_batching(self, trials: list[Trial]) -> Batching:
-        """Return the batching of this search: as it began, if the store knows, so that resumed rows are the same."""
+        """Return the batching of this search: the stored one if there is one, so that resumed rows are the same."""
         if self.batching is None:
             chosen_now = self._stored_batching() or self.engine.choose(self.job, self.data, trials)
             if self.store:
@@ -341,7 +364,7 @@ class _Session:
         return self.batching
 
     def _stored_batching(self) -> Batching | None:
-        """Return the batching that the store knows, if any."""
+        """Return the batching in the store, if any."""
         stored = self.store.batching(self.config) if self.store else None
         if not self.store or stored is None:
             return None
@@ -353,7 +376,7 @@ class _Session:
             return Batching(**stored)
 
     def _note(self, results: list[TrialResult], seconds: float) -> None:
-        """Keep the results of a chunk, all or none."""
+        """Keep the results of a chunk, all or none of them."""
         if self.store:
             self.store.add(
                 [
@@ -366,7 +389,7 @@ class _Session:
             self._tell()
 
     def finish(self) -> None:
-        """Say that no more is wanted, where more was thought possible."""
+        """Report that nothing more is wanted, if more was thought possible."""
         if self.expected > len(self.asked):
             self.expected = len(self.asked)
             self._tell()
@@ -385,21 +408,21 @@ class _Session:
 
 
 def _report_unreadable(reason: str, *, resume: bool) -> None:
-    """Say that a search cannot be told from others: an error where it has to be."""
+    """Report that a search cannot be told from others: an error if it is to be resumed, else a warning."""
     if resume:
         raise SearchError(
-            f"{reason}; no search of the store can be known to be this one: give the name that it was started with "
+            f"{reason}, so this search cannot be found in the store; give the name that it was started with "
             "(name=...), or start it without resume"
         )
     warn(
-        f"{reason}; the trials are stored, but no other search can go on from them: give the search a name (name=...), "
-        "and another whenever the model or the loss changes",
+        f"{reason}, so the trials are stored but no other search can continue from them; give the search a name "
+        "(name=...), and a new name whenever the model or the loss changes",
         SearchWarning,
     )
 
 
 def _require_known(path: Path, config: str) -> None:
-    """Refuse a store that has no search of this configuration, without making or changing a file."""
+    """Refuse a store without a search of this configuration, without making or changing a file."""
     known = set()
     if os.path.exists(path):
         store = Store(path, read_only=True)
@@ -407,7 +430,7 @@ def _require_known(path: Path, config: str) -> None:
         store.close()
     if config not in known:
         raise SearchError(
-            f"the store '{path}' knows no search of this configuration ({config[:12]}); start it without resume, or "
+            f"the store '{path}' holds no search of this configuration ({config[:12]}); start it without resume, or "
             "give the store, model, data and options it was started with"
         )
 
@@ -415,8 +438,8 @@ def _require_known(path: Path, config: str) -> None:
 def _minima(known: dict[int, tuple[float, ...]], untrained: float) -> dict[int, float]:
     """Return the mean losses, infinite where they are too large to be a minimum.
 
-    Below rates at which training diverges, networks may die and end as if they had not been trained: there a loss has
-    to be clearly lower than that, until so many octaves have shown none.
+    At rates just below divergence, networks may die and end as if untrained. There a loss has to be clearly below the
+    untrained one, unless none is for `DEAD_OCTAVES` octaves.
     """
     means = _means(known, untrained + abs(untrained))
     trained = [position for position, mean in means.items() if math.isfinite(mean)]
@@ -439,27 +462,27 @@ def _planned_as_base(
     optimizer: OptimizerChoice,
     on_unknown: OnUnknown,
 ) -> Plan:
-    """Return the plan of a network that is its own base, its signals as they were measured."""
+    """Return the plan of a network that is its own base."""
     model = made(make_model, 0)
-    require_trainable(model)  # before the trace, which has no graph for a network without weights
+    require_trainable(model)  # before tracing, which finds no graph in a network without weights
     inputs = example_of(data[0], model, batch=batch_size)
     graph = plan_module(model, inputs, init=init, optimizer=optimizer, on_unknown=on_unknown).graph
     return plan_graph(graph, init=init, optimizer=optimizer, base_graph=graph)
 
 
 def _enough(epochs: int | None, steps: int | None, batch_size: int) -> int | None:
-    """Return how many examples the steps of a trial take at most, None where that is as many as there are."""
+    """Return the most examples that the steps of a trial take, or None if it trains on all of them."""
     if steps is None:
         return None if epochs is not None else MOST_STEPS * batch_size
     return require_whole("steps", steps) * batch_size
 
 
 def batch_size_of(data: Any, asked: int | None, *, usual: int | None = None) -> int:
-    """Return how many examples a step takes: as many as a loader's, else as asked for, as usual, or 64."""
+    """Return how many examples a step takes: the loader's batch size, else what was asked for, usual, or 64."""
     own = loader_batch_size(data)
     if own is not None and asked is not None and own != asked:
         raise InputError(
-            f"batch_size is {shown(asked)}, and that of the DataLoader {own}; leave one out: give its data set"
+            f"batch_size is {shown(asked)}, but the DataLoader's is {own}; leave batch_size out, or give the data set"
         )
     return own or (usual or 64 if asked is None else asked)
 
@@ -474,7 +497,7 @@ def _engine(engine: str) -> Engine:
     if engine == "local":
         return LocalEngine()
     if engine == "ray":
-        from evenstep.search.engines.ray import RayEngine  # ray is an extra
+        from evenstep.search.engines.ray import RayEngine  # here: ray is an optional extra
 
         return RayEngine()
     raise InputError(f"engine is '{engine}'; choose 'local' or 'ray', or give an engine of your own")
@@ -486,7 +509,7 @@ def _rates(grid: object) -> tuple[float, ...]:
         if isinstance(grid, str | bytes | dict):
             raise TypeError
         listed = list(cast(Iterable[object], grid))
-    except Exception:  # what is no iterable, or one that raises
+    except Exception:  # not iterable, or iterating raises
         raise InputError(f"the grid is {shown(grid)}; give a list of learning rates, or leave it out") from None
     rates = tuple(sorted({require_number("the grid holds a rate that", rate, above=0) for rate in listed}))
     if not rates:
@@ -495,15 +518,15 @@ def _rates(grid: object) -> tuple[float, ...]:
 
 
 def _optimizer(plan: Plan | None, given: OptimizerLike | None) -> OptimizerChoice:
-    """Return the optimiser to train with: the one asked for, which has to be the plan's where there is one."""
+    """Return the optimiser to train with: the one asked for, which has to match the plan's if there is a plan."""
     if plan is not None and not isinstance(plan, Plan):
         raise InputError(f"plan is {shown(plan)}; give what evenstep.plan(make_model(), example_inputs) returns")
     asked = None if given is None else optimizer_choice(given)
     planned = None if plan is None else choice_from(plan.optimizer_name, plan.optimizer_options)
     if asked and planned and asked.name != planned.name:
         raise InputError(
-            f"the plan is for optimizer '{planned.name}', and optimizer is '{asked.name}', whose rates are of another "
-            f"size; plan with optimizer='{asked.name}', or leave optimizer out"
+            f"the plan is for optimizer '{planned.name}', but optimizer is '{asked.name}', which needs other rates; "
+            f"plan with optimizer='{asked.name}', or leave optimizer out"
         )
     chosen = asked or planned or OptimizerChoice("sgd")
     if plan is None or not plan.scales("betas"):

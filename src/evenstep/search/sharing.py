@@ -1,4 +1,4 @@
-"""What modules share survives when they move: tied parameters, buffers of several modules, parametrised weights."""
+"""Keep what modules share when they move: tied parameters, shared buffers, parametrised weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from evenstep.search.randomness import copied
 
 
 def move_(model: nn.Module, device: torch.device, *, channels_last: bool = False) -> nn.Module:
-    """Move a module to a device; a buffer that several modules share stays one.
+    """Move a module to a device; a buffer that several modules share stays shared.
 
-    `Module.to` keeps parameters tied, for it fills them anew, but puts a new tensor in the place of every buffer.
+    `Module.to` keeps parameters tied, because it refills them, but replaces every buffer by a new tensor.
     """
     shared = _shared_buffers(model)
     model = model.to(device)
@@ -28,7 +28,7 @@ def move_(model: nn.Module, device: torch.device, *, channels_last: bool = False
 
 
 def _shared_buffers(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
-    """Return the places, (module, name), of every buffer that has several."""
+    """Return the places (module, name) of every buffer that has more than one."""
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for name, buffer in module._buffers.items():
@@ -38,10 +38,10 @@ def _shared_buffers(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
 
 
 def packed(model: nn.Module) -> tuple[nn.Module, list[str]]:
-    """Return a module that pickle takes, and which of its parts `unpacked_` has to make parametrised again.
+    """Return a module that pickle accepts, and the names of the parts that `unpacked_` has to make parametrised again.
 
-    The class of a parametrised module is made on the spot, and refuses to be pickled. Any other module is returned as
-    it is.
+    The class of a parametrised module is made at run time and refuses to be pickled. Any other module is returned
+    unchanged.
     """
     if not any(_parametrised(model)):
         return model, []
@@ -50,7 +50,7 @@ def packed(model: nn.Module) -> tuple[nn.Module, list[str]]:
     for name in names:
         module = plain.get_submodule(name)
         module.__class__ = parametrize.type_before_parametrizations(module)
-        module._load_state_dict_pre_hooks.clear()  # torch's own, for states of older versions, and no pickle takes them
+        module._load_state_dict_pre_hooks.clear()  # torch's hooks for states of older versions, which pickle refuses
     return plain, names
 
 

@@ -1,6 +1,6 @@
-"""How a search stands, shown while it runs: a bar on terminals and in notebooks, nothing in files and pipes.
+"""Show the progress of a search while it runs: a bar on terminals and in notebooks, nothing in files and pipes.
 
-A command says there, too, what it is at: a line for each search that it starts, and now and then how it stands.
+Commands show progress in files and pipes too: a line for each search that starts, and then a line now and then.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from evenstep.arguments import require_function
 
 @dataclass(frozen=True, slots=True)
 class SearchProgress:
-    """How a search stands: trials done and wanted at most, the best rate and loss so far, trials diverged.
+    """Progress of a search: trials done, the most expected, the best rate and loss so far, and trials diverged.
 
-    `total` is what nearly all searches stay below; one that has to look many octaves further wants more. `share` is
-    the part that is done; it never falls. `stage` says what is searched, by trials of `steps` steps.
+    Nearly all searches stay below `total`; one that has to look many octaves further needs more. `share` is the share
+    that is done, which never falls. `stage` says what is searched, by trials of `steps` steps.
     """
 
     done: int
@@ -38,9 +38,9 @@ Show = Callable[[SearchProgress], None]
 
 @contextmanager
 def shown_progress(asked: Show | bool | None) -> Iterator[Show | None]:
-    """Yield what to tell progress to: a function as given, a bar, or None.
+    """Yield a function that shows progress (the given one, or a bar), or None.
 
-    Left out, a bar is shown if standard error is a terminal or a notebook's. True shows one anywhere, False nowhere.
+    By default a bar is shown on terminals and in notebooks. True always shows one, False never.
     """
     if asked is None:
         asked = _is_watched(sys.stderr)
@@ -60,14 +60,14 @@ def shown_progress(asked: Show | bool | None) -> Iterator[Show | None]:
 
 @contextmanager
 def shown_in_turn(*, as_bar: bool) -> Iterator[Show]:
-    """Yield what shows the searches of a command one after another: one bar, or lines where nobody watches."""
+    """Yield a function that shows a command's searches one after another: in one bar, or in lines."""
     bar = _rich_bar() if as_bar else None
     if bar is None:
         yield _stages(sys.stderr)
         return
 
     def show(progress: SearchProgress) -> None:
-        bar.start()  # not before: until then the command may show something else
+        bar.start()  # only now: before, the command may show something else
         _on(bar)(progress)
 
     try:
@@ -76,11 +76,11 @@ def shown_in_turn(*, as_bar: bool) -> Iterator[Show]:
         bar.stop()
 
 
-EVERY = 10.0  # seconds from one line of a search to the next
+EVERY = 10.0  # seconds between lines of a search
 
 
 def _stages(stream: TextIO, clock: Callable[[], float] = time.monotonic) -> Show:
-    """Return what writes a line whenever another search begins, and now and then how it stands."""
+    """Return a function that writes a line when a search begins, and its progress now and then."""
     last: SearchProgress | None = None
     written = 0.0
 
@@ -104,18 +104,18 @@ def _stages(stream: TextIO, clock: Callable[[], float] = time.monotonic) -> Show
 def _is_watched(stream: Any) -> bool:
     try:
         return bool(stream.isatty()) or _in_notebook()
-    except (AttributeError, ValueError):  # there is none, or it is closed
+    except (AttributeError, ValueError):  # standard error is missing or closed
         return False
 
 
 def _in_notebook() -> bool:
-    """Say whether this process is the kernel of a notebook; asking loads nothing."""
+    """Say whether this process is a notebook's kernel, without importing anything."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
 def _rich_bar() -> Any:
-    """Return a bar of rich's; None where it is not installed, or something else shows one."""
+    """Return a rich bar, or None if rich is not installed or already shows something."""
     try:
         from rich import get_console
         from rich.console import Console
@@ -139,7 +139,7 @@ def _on(bar: Any) -> Show:
 
 @contextmanager
 def _line(stream: TextIO) -> Iterator[Show]:
-    """Yield what writes one line over and over, and takes it away at the end."""
+    """Yield a function that rewrites one line, which is removed at the end."""
     longest = 0
 
     def show(progress: SearchProgress) -> None:

@@ -1,4 +1,4 @@
-"""Networks made smaller for a search: a function of sizes, called with those that are given."""
+"""Make a smaller network for a search, by calling a function with other sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 def shrunk(make_model: Callable[..., nn.Module], sizes: Mapping[str, Any] | None) -> Callable[[], nn.Module]:
-    """Return the function that makes the network of some sizes, or raise if it takes no such.
+    """Return a function that makes the network with these sizes, or raise if it does not take them.
 
     >>> def make(width: int = 256, depth: int = 4) -> nn.Module: ...
     >>> shrunk(make, {"widht": 64})
@@ -27,11 +27,11 @@ def shrunk(make_model: Callable[..., nn.Module], sizes: Mapping[str, Any] | None
     if sizes is None:
         return make_model
     if not isinstance(sizes, Mapping) or not sizes or not all(isinstance(name, str) for name in sizes):
-        raise InputError(f"shrink is {shown(sizes)}; give sizes by their names, such as {{'width': 64}}, or nothing")
+        raise InputError(f"shrink is {shown(sizes)}; give sizes by name, such as {{'width': 64}}, or leave it out")
     for name, value in sizes.items():
         if not _is_plain(value):
             raise InputError(
-                f"shrink gives '{name}' as {shown(value)}; give numbers, texts or lists of them, and bind the rest "
+                f"shrink gives '{name}' as {shown(value)}; give numbers, strings or lists of them, and bind the rest "
                 "with functools.partial"
             )
     _require_taken(make_model, sizes)
@@ -39,7 +39,7 @@ def shrunk(make_model: Callable[..., nn.Module], sizes: Mapping[str, Any] | None
 
 
 def plain_sizes(sizes: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return sizes as JSON holds them, so that a result that is read back is the same."""
+    """Return sizes as JSON holds them, so that a result reads back unchanged."""
     return None if sizes is None else {name: _plain(value) for name, value in sizes.items()}
 
 
@@ -47,7 +47,7 @@ def _require_taken(make_model: Callable[..., Any], sizes: Mapping[str, Any]) -> 
     name_of = getattr(make_model, "__name__", type(make_model).__name__)
     try:
         signature = inspect.signature(make_model)
-    except (TypeError, ValueError):  # functions that do not tell are called, and say so themselves
+    except (TypeError, ValueError):  # without a signature, the call itself will raise
         return
     parameters = signature.parameters.values()
     taken = [p.name for p in parameters if p.kind in _NAMED]
@@ -60,7 +60,7 @@ def _require_taken(make_model: Callable[..., Any], sizes: Mapping[str, Any]) -> 
         p.name for p in parameters if p.kind in _NAMED and p.default is inspect.Parameter.empty and p.name not in sizes
     ]
     if lacking:
-        raise InputError(f"{name_of} needs '{lacking[0]}' besides; add it to shrink")
+        raise InputError(f"{name_of} also needs '{lacking[0]}'; add it to shrink")
 
 
 def _is_plain(value: object) -> bool:

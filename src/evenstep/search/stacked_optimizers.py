@@ -1,4 +1,4 @@
-"""Optimisers over stacked trials: torch's SGD, AdamW and Muon, and Lion, with a learning rate for each trial."""
+"""Optimisers over stacked trials (SGD, AdamW, Muon and Lion), with a learning rate for each trial."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from evenstep.search.recipe import Recipe
 
 
 class Treatment(NamedTuple):
-    """Say how a parameter is stepped: times which decay and epsilon, and as which matrices Muon steps it."""
+    """Say how to step a parameter: its factors of decay and epsilon, and the matrices that Muon steps it as."""
 
     decay_scale: float = 1.0
     eps_scale: float = 1.0
@@ -43,10 +43,10 @@ class StackedOptimizer(Protocol):
         """Take one step; `rates` hold each parameter's learning rates, [trials, 1, ...] or single numbers."""
 
     def state(self) -> list[Tensor]:
-        """Return every tensor that a step changes beside the parameters."""
+        """Return every tensor, besides the parameters, that a step changes."""
 
     def keep_(self, index: Tensor) -> None:
-        """Keep the state of the trials at these places alone."""
+        """Keep only the state of the trials at these places."""
 
 
 class StackedSGD:
@@ -54,7 +54,7 @@ class StackedSGD:
 
     def __init__(self, recipe: Recipe, parameters: list[Tensor]) -> None:
         self.momentum, self.nesterov, self.decay = recipe.momentum_used, recipe.nesterov_used, recipe.weight_decay
-        # torch starts the buffer at the first gradient: with zero buffers that is momentum * 0 + gradient.
+        # torch starts the buffer at the first gradient; from zero, momentum * 0 + gradient is the same.
         self.buffers = [torch.zeros_like(p) for p in parameters] if self.momentum else []
 
     def step_(self, parameters: list[Tensor], gradients: list[Tensor], rates: list[Tensor]) -> None:
@@ -87,7 +87,7 @@ class StackedAdamW:
         self.eps, self.decay = recipe.eps, recipe.weight_decay
         self.means = [torch.zeros_like(p) for p in parameters]
         self.squares = [torch.zeros_like(p) for p in parameters]
-        # Counted on the device, so that a captured step advances it; in double, for 1 - beta^count loses digits.
+        # On the device, so that a captured step advances it; in double, because 1 - beta^count loses digits.
         self.count = torch.zeros((), dtype=torch.float64, device=parameters[0].device)
 
     def step_(self, parameters: list[Tensor], gradients: list[Tensor], rates: list[Tensor]) -> None:
@@ -149,7 +149,7 @@ class StackedLion:
 
 
 class StackedMatrices:
-    """Muon on matrices, as `evenstep.optim.Muon`: trials are matrices more."""
+    """Muon on matrices, as `evenstep.optim.Muon`, with trials as one more batch axis."""
 
     def __init__(self, recipe: Recipe, parameters: list[Tensor], layouts: list[Layout]) -> None:
         self.momentum, self.nesterov, self.decay = recipe.momentum_used, recipe.nesterov_used, recipe.weight_decay
@@ -178,7 +178,7 @@ class StackedMatrices:
 
 
 class StackedParts:
-    """Several optimisers as one, each over some of the parameters."""
+    """Several optimisers as one, each for some of the parameters."""
 
     def __init__(self, parts: list[tuple[list[int], StackedOptimizer]]) -> None:
         self.parts = parts
@@ -193,7 +193,7 @@ class StackedParts:
         return [tensor for _, optimizer in self.parts for tensor in optimizer.state()]
 
     def keep_(self, index: Tensor) -> None:
-        """Keep every part's state of these trials."""
+        """Keep every part's state for these trials."""
         for _, optimizer in self.parts:
             optimizer.keep_(index)
 
@@ -201,7 +201,7 @@ class StackedParts:
 def stacked_optimizer(
     recipe: Recipe, parameters: list[Tensor], treated: Sequence[Treatment] | None = None
 ) -> StackedOptimizer:
-    """Return the stacked optimiser of a recipe; parameters that are treated alike are stepped together."""
+    """Return a recipe's stacked optimiser, which steps parameters with equal treatment together."""
     given = treated or [Treatment()] * len(parameters)
     places: dict[tuple[float, float, bool], list[int]] = {}
     for place, treatment in enumerate(given):
@@ -215,7 +215,7 @@ def stacked_optimizer(
 
 
 def _one(recipe: Recipe, parameters: list[Tensor], treated: Sequence[Treatment], places: list[int]) -> StackedOptimizer:
-    """Return the optimiser of parameters that are treated alike."""
+    """Return the optimiser for parameters with equal treatment."""
     held = [parameters[place] for place in places]
     layouts = [layout for place in places if (layout := treated[place].layout) is not None]
     if layouts:

@@ -1,4 +1,4 @@
-"""How a group of trials takes a step: operator by operator, or recorded once and replayed on CUDA."""
+"""Take a step with a group of trials: operator by operator, or recorded once and replayed on CUDA."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EagerStep:
 
 
 class CapturedReplicaStep:
-    """A CUDA step recorded once and replayed: no launch costs. Its group keeps its size, diverged trials and all."""
+    """A CUDA step recorded once and replayed, without launch costs. The group keeps diverged trials and so its size."""
 
     shrinks = False
 
@@ -42,7 +42,7 @@ class CapturedReplicaStep:
         before = [tensor.clone() for tensor in group.state()]
         try:
             self._record(eager, device)
-        finally:  # a group that cannot be recorded goes on step by step, from where it was
+        finally:  # a group that cannot be recorded continues step by step from its old state
             for tensor, value in zip(group.state(), before, strict=True):
                 tensor.copy_(value)
 
@@ -50,18 +50,18 @@ class CapturedReplicaStep:
         side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(2):  # lets libraries choose their kernels before the recording
+            for _ in range(2):  # libraries choose their kernels before the recording
                 eager.step_(self.index)
         torch.cuda.current_stream().wait_stream(side)
         if eager.group.drew():
-            raise RuntimeError("a recording replays the random numbers of one trial for all")
+            raise RuntimeError("a recording replays one trial's random numbers for all")
         self.graph = torch.cuda.CUDAGraph()
         with eager.group.unseeded(), torch.cuda.graph(self.graph):  # CUDA forbids seeding while it records
             self.losses = eager.step_(self.index)
 
     @classmethod
     def of(cls, group: ReplicaGroup, data: Data, recipe: Recipe, precision: Precision) -> CapturedReplicaStep | None:
-        """Record a group's step; None off CUDA, or where the step cannot be recorded."""
+        """Record a group's step; None without CUDA, or if the step cannot be recorded."""
         if group.factor.device.type != "cuda":
             return None
         try:

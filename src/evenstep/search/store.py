@@ -1,4 +1,4 @@
-"""Finished trials in SQLite: one row each, written as soon as it is known, safe against kills and company."""
+"""Keep finished trials in SQLite, a row for each, safe against kills and other processes."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ CREATE TABLE IF NOT EXISTS copies (
 class Store:
     """A file of finished trials.
 
-    Write-ahead logging lets several processes write at once; a row is there whole or not at all, and a trial that is
-    written twice stays once. With `read_only` nothing is written, nor is anything made: a missing file raises. A file
-    that is deleted or replaced meanwhile raises at the next trial, and all that is known goes to another file.
+    Write-ahead logging lets several processes write at once. A row is written completely or not at all, and a trial
+    that is written twice is kept once. With `read_only` nothing is written or created, and a missing file raises. If
+    the file is deleted or replaced meanwhile, the next trial raises, after all known trials are written to another
+    file.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -61,7 +62,7 @@ class Store:
         self._identity = identity_of(path)
 
     def _opened_to_write(self) -> sqlite3.Connection:
-        """Open the file, or make it; what is not a store is only looked at, so that it stays as it is."""
+        """Open the file, or create it; a file that is not a store stays unchanged."""
         if os.path.isfile(self.path) and self.path.stat().st_size:
             looked = opened_to_read(self.path)
             self._checked(looked, empty=True)
@@ -82,27 +83,27 @@ class Store:
         self._base.close()
 
     def begin(self, config: str, description: Mapping[str, Any]) -> None:
-        """Note a search by its configuration's hash; one that is known stays as it is."""
+        """Record a search under its configuration's hash, unless it is recorded already."""
         values = (config, json.dumps(description), time.time(), None)
         self._searches[config] = values
         with self._errors():
             self._base.execute("INSERT OR IGNORE INTO searches VALUES (?, ?, ?, ?)", values)
 
     def batching(self, config: str) -> dict[str, Any] | None:
-        """Return how a search's trials are batched, None before one was settled."""
+        """Return how a search's trials are batched, or None if that is not settled yet."""
         with self._errors():
             stored = self._base.execute("SELECT form FROM searches WHERE config = ?", (config,)).fetchone()
         return batching_from_value(config, stored[0], self.path) if stored else None
 
     def settle_batching(self, config: str, batching: Mapping[str, Any]) -> None:
-        """Note the batching of a search; the first one noted stays, so that a resumed search trains as it began."""
+        """Record a search's batching; the first one stays, so that a resumed search trains as it began."""
         with self._errors():
             self._base.execute(
                 "UPDATE searches SET form = ? WHERE config = ? AND form IS NULL", (json.dumps(batching), config)
             )
 
     def add(self, rows: Sequence[StoreRow]) -> None:
-        """Write finished trials, all or none."""
+        """Write finished trials, all of them or none."""
         values = [row.to_values() for row in rows]
         try:
             with self._errors(), self._transaction():
@@ -114,13 +115,13 @@ class Store:
         self.require_present()
 
     def require_present(self) -> None:
-        """Raise if the file was deleted or replaced since it was opened, and write what is known to another one."""
+        """If the file was deleted or replaced since it was opened, write all known trials to another file and raise."""
         if is_same_file(self.path, self._identity):
             return
         place = rescued(self._base, self.path, _TABLES, self._searches.values(), self._rows)
         raise StoreError(
             f"the store '{self.path}' was deleted or replaced while the search was running; all its trials are kept in "
-            f"'{place}': move that file to where the store was, and search again to go on"
+            f"'{place}': move that file to where the store was, and search again to continue"
         )
 
     def rows(self, config: str) -> list[StoreRow]:
@@ -157,7 +158,7 @@ class Store:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: SQLite's own words quote damaged text
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter when SQLite's message quotes damaged text
             raise self._explained(error) from None
 
     def _explained(self, error: Exception) -> StoreError:
@@ -168,22 +169,22 @@ class Store:
             "full": "free some space and resume; what was written is safe",
             "disk I/O": "free some space or check the disk, then resume; what was written is safe",
             "unable to open": "check that its folder exists and can be written to",
-            "not a database": "it is another kind of file: give another name",
-            "malformed": "the file is damaged: restore a copy or give another name",
-            "locked": "another process holds it; try again when that is done",
+            "not a database": "it is another kind of file; give another name",
+            "malformed": "the file is damaged; restore a copy or give another name",
+            "locked": "another process holds it; try again when it has finished",
         }
         advice = next((words for mark, words in remedy.items() if mark in text), "give another file")
         return StoreError(f"the store '{self.path}' cannot be used: {text}; {advice}")
 
 
 def _set_up(base: sqlite3.Connection) -> None:
-    """Make the tables, in write-ahead mode. Changing the mode does not wait for others as writes do: try on."""
+    """Make the tables, in write-ahead mode. Changing the mode does not wait for other processes, so it is retried."""
     for attempt in range(_SET_UP_TRIES):
         try:
             if base.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 base.execute("PRAGMA journal_mode = WAL")
             base.execute("PRAGMA synchronous = FULL")
-            # All at once: one who looks meanwhile sees an empty file or a store, never half of one.
+            # In one transaction, so that other processes see an empty file or a store, never half of one.
             base.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
             return
         except sqlite3.OperationalError as error:

@@ -1,4 +1,4 @@
-"""Open a store's file: to read it where nothing can be written, to write it where it is a store, and to rescue it."""
+"""Open a store's file to read it, even on a read-only medium; check that it is a store; and rescue it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = {
 
 
 def opened_to_read(path: Path) -> sqlite3.Connection:
-    """Open a database to read alone; on a read-only medium too, where SQLite cannot make the files it works with."""
+    """Open a database to read only, even on a read-only medium, where SQLite cannot make its working files."""
     address = path.resolve().as_uri()
     base = sqlite3.connect(f"{address}?mode=ro", uri=True, timeout=_TIMEOUT, isolation_level=None)
     try:
@@ -32,8 +32,8 @@ def opened_to_read(path: Path) -> sqlite3.Connection:
     log = path.with_name(path.name + "-wal")
     if log.exists() and log.stat().st_size:
         raise StoreError(
-            f"the store '{path}' cannot be read where it is: its last trials are in '{log.name}', and nothing can be "
-            "written beside it; copy both files to a folder that can be written to"
+            f"the store '{path}' cannot be read where it is: its last trials are in '{log.name}', and its folder "
+            "cannot be written to; copy both files to a folder that can be written to"
         )
     base = sqlite3.connect(f"{address}?mode=ro&immutable=1", uri=True, isolation_level=None)
     base.execute("SELECT name FROM sqlite_master").fetchall()
@@ -41,7 +41,7 @@ def opened_to_read(path: Path) -> sqlite3.Connection:
 
 
 def require_store(path: Path, base: sqlite3.Connection, *, schema: int, empty: bool) -> None:
-    """Refuse another program's database and a newer version's; an empty one passes where `empty` says so."""
+    """Refuse another program's database, a newer version's, and an empty one unless `empty` is set."""
     found = base.execute("PRAGMA user_version").fetchone()[0]
     names = {name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")}
     if not names and empty and not found:
@@ -53,7 +53,7 @@ def require_store(path: Path, base: sqlite3.Connection, *, schema: int, empty: b
     }
     if set(columns) == set(COLUMNS) and found > schema:
         raise StoreError(
-            f"the store '{path}' has schema {found} and this version knows {schema}; update evenstep, or give another "
+            f"the store '{path}' has schema {found}, but this version knows {schema}; update evenstep, or give another "
             "file"
         )
     if columns != COLUMNS:
@@ -63,12 +63,12 @@ def require_store(path: Path, base: sqlite3.Connection, *, schema: int, empty: b
 
 
 def is_same_file(path: Path, identity: tuple[int, int]) -> bool:
-    """Say whether a path still leads to the file it led to."""
+    """Say whether a path still leads to the same file."""
     return identity_of(path) == identity
 
 
 def identity_of(path: Path) -> tuple[int, int]:
-    """Return what tells a file from one that takes its place; zeros where there is none."""
+    """Return a file's identity, which changes if the file is replaced; zeros if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -83,9 +83,9 @@ def rescued(
     searches: Iterable[tuple[Any, ...]],
     rows: Iterable[tuple[Any, ...]],
 ) -> Path:
-    """Write a store that lost its file to a new one beside it, or to the folder of temporary files, and return where.
+    """Write a store that lost its file to a new one next to it, or in the folder of temporary files; return where.
 
-    The open connection still reads the lost file, as a rule; what this process has written is known besides.
+    The open connection can usually still read the lost file; what this process has written is known in any case.
     """
     for folder in (path.parent, Path(tempfile.gettempdir())):
         if not folder.is_dir():

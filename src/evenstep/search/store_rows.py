@@ -1,4 +1,4 @@
-"""Finished trials as rows of a store: written as plain values, and checked when they are read back."""
+"""Finished trials as rows of a store: plain values, checked when they are read back."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 from evenstep.errors import EvenstepError, StoreError
 from evenstep.search import plain_values
 
-_LATEST = 1e11  # seconds since 1970: some three thousand years
+_LATEST = 1e11  # seconds since 1970: about three thousand years
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRow:
-    """One finished trial; `loss` is infinite where it diverged."""
+    """A finished trial; `loss` is infinite if it diverged."""
 
     config: str
     lr: float
@@ -34,7 +34,7 @@ class StoreRow:
         return "ok" if math.isfinite(self.loss) else "diverged"
 
     def to_values(self) -> tuple[Any, ...]:
-        """Return the row as a store holds it."""
+        """Return the row's values for a store."""
         return (
             self.config,
             self.lr,
@@ -48,7 +48,7 @@ class StoreRow:
 
     @classmethod
     def from_values(cls, values: tuple[Any, ...], path: Path) -> StoreRow:
-        """Read a row of a store; a value that no search writes raises and names the row."""
+        """Read a row of a store; a value that no search writes raises an error that names the row."""
         config, lr, seed, loss, curve, status, seconds, provenance = values
         with damage_named(path, f"the trial of search {str(config)[:12]}, lr {lr}, seed {seed}"):
             if plain_values.one_of("status", status, ("ok", "diverged")) != ("diverged" if loss is None else "ok"):
@@ -95,7 +95,7 @@ def batching_from_value(config: str, form: Any, path: Path) -> dict[str, Any] | 
 
 @contextmanager
 def damage_named(path: Path, what: str) -> Iterator[None]:
-    """Turn what goes wrong inside into one error that names the row."""
+    """Turn any error inside into one that names the row."""
     try:
         yield
     except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError, EvenstepError) as error:
@@ -110,4 +110,4 @@ def _parsed(name: str, text: Any) -> Any:
     try:
         return json.loads(plain_values.text(name, text))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{name} is no JSON: {error}") from None
+        raise ValueError(f"{name} is not JSON: {error}") from None

@@ -1,7 +1,7 @@
-"""What a step computes: every operator of a forward and backward pass, its numbers, and tensors that come from outside.
+"""Record what a step computes: every operator of a forward and backward pass, its numbers, and outside tensors.
 
-A tape names the operators, not the values they give: it is the same on another machine. Only what no operator on it
-made, such as a constant or the work of another library, is there by its bytes.
+A tape names operators, not the values they return, so it is the same on another machine. Only tensors that no recorded
+operator made, such as constants or another library's results, count by their bytes.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.layout,
 
 
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Record operators while it is entered; `named` tensors stand on it by their names."""
+    """Record operators in this context; `named` tensors are recorded by name."""
 
     def __init__(self, named: Mapping[str, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._hash = hashlib.sha256()
         self._labels: dict[
             int, tuple[StorageWeakRef, str]
-        ] = {}  # by storage: views and saved copies are their origin's
+        ] = {}  # by storage, so that views and saved copies count as their origin
         self._made = 0
         for name, tensor in named.items():
             self._label(tensor, name)
 
     def digest(self) -> str:
-        """Return the digest of all that was recorded."""
+        """Return the digest of everything recorded."""
         return self._hash.hexdigest()[:32]
 
     def note(self, value: Any) -> None:
@@ -66,7 +66,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _known(self, tensor: Tensor) -> str | None:
         if tensor.layout != torch.strided:
             return None
-        # A weak reference keeps the address from being given to another storage.
+        # A weak reference keeps another storage from taking this address.
         entry = self._labels.get(tensor.untyped_storage()._cdata)
         return entry[1] if entry else None
 

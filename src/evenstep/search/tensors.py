@@ -1,4 +1,4 @@
-"""Data as people have it, read once into tensors, and checked before anything is trained on it."""
+"""Read data once into tensors, and check them before anything trains on them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from evenstep.search.undisturbed import undisturbed
 
 @dataclass(frozen=True)
 class Loaded:
-    """Hold data that were read, with the loss to train with and the batch size that their loader had."""
+    """Hold data that were read, with the loss to train with and their loader's batch size."""
 
     data: Data
     loss: Loss
@@ -36,17 +36,17 @@ class Loaded:
 
     @classmethod
     def of(cls, data: Any, loss: Loss | None = None, *, limit: int | None = None) -> Loaded:
-        """Read data once, for several searches on them."""
+        """Read data once for several searches."""
         tensors, chosen = as_tensors(data, loss, limit=limit)
         return cls(tensors, chosen, loader_batch_size(data))
 
 
 def loader_batch_size(data: Any) -> int | None:
-    """Return the number of examples that a loader puts into a batch, None for other data."""
+    """Return a loader's batch size, or None for other data."""
     if not isinstance(data, DataLoader) or data.batch_size is not None:
         return data.batch_size if isinstance(data, DataLoader | Loaded) else None
     with undisturbed(data), own_randomness(0):
-        if data.batch_sampler is not None:  # one of the user's own
+        if data.batch_sampler is not None:  # the user's batch sampler
             return max((len(batch) for batch in islice(data.batch_sampler, 1)), default=None)
         batch = next(iter(data), None)
     return None if batch is None else rows_of(plain(batch, data))
@@ -58,11 +58,12 @@ def as_tensors(
     """Return the inputs and targets that `data` holds, and the loss to train with.
 
     `data` is a pair of tensors, a tuple of several inputs and the targets, a dictionary of tensors, a map-style
-    `Dataset` of such examples, or a `DataLoader`, whose own `collate_fn` puts examples together. A dictionary holds
-    keyword arguments of the model. A `loss` of one argument is of the model's output alone: all that an example holds
-    then goes to the model. Left out it is the cross entropy of outputs and targets, or for dictionaries the loss that
-    the model computes itself. With a `limit`, at most so many examples are read, and of a loader that
-    does not tell its length no more than are `enough`.
+    `Dataset` of such examples, or a `DataLoader`, whose `collate_fn` is used. A dictionary holds keyword arguments of
+    the model.
+
+    A `loss` with one argument takes the model's output alone, and all of an example goes to the model. By default the
+    loss is the cross entropy of outputs and targets, or for dictionaries the loss that the model computes itself. At
+    most `limit` examples are read, and from a loader without a length no more than are `enough`.
     """
     if isinstance(data, Loaded):
         return data.data, data.loss
@@ -76,7 +77,7 @@ def as_tensors(
 
 def _split(value: Any, loss: Loss | None, data: Any) -> tuple[Any, Any, Loss]:
     """Return what goes to the model, what goes to the loss, and the loss."""
-    # A loss that may take targets gets them where data are pairs; a dictionary goes to the model whole.
+    # A loss that may take targets gets them if the data are pairs; a whole dictionary goes to the model.
     alone = loss is not None and takes_output_alone(loss, strictly=not isinstance(value, dict))
     if isinstance(value, dict):
         labels = next((name for name in LABELS if name in value), None)
@@ -86,7 +87,7 @@ def _split(value: Any, loss: Loss | None, data: Any) -> tuple[Any, Any, Loss]:
             return value, None, loss
         if labels is None:
             raise InputError(
-                f"the loss takes outputs and targets, and a batch holds {_listed(value)}; name the targets 'labels', "
+                f"the loss takes outputs and targets, but a batch holds {_listed(value)}; name the targets 'labels', "
                 "or give a loss of the output alone"
             )
         return {name: part for name, part in value.items() if name != labels}, value[labels], loss
@@ -105,26 +106,26 @@ def _split(value: Any, loss: Loss | None, data: Any) -> tuple[Any, Any, Loss]:
 
 
 def _require_classes(targets: Any) -> None:
-    """Refuse targets that no cross entropy is meant for, where that is what is left to assume."""
+    """Refuse targets that do not suit cross entropy, which is the default loss."""
     if not isinstance(targets, Tensor) or not targets.is_floating_point():
         return
     probabilities = targets.dim() > 1 and targets.shape[1] > 1 and bool((targets >= 0).all())
     if not probabilities or not torch.allclose(targets.sum(1).float(), torch.ones(()), atol=1e-3):
         raise InputError(
-            f"the targets are {targets.dtype} and neither classes nor probabilities, and no loss is given; give loss=, "
-            "such as torch.nn.functional.mse_loss, or whole numbers for the cross entropy"
+            f"the targets are {targets.dtype}, neither classes nor probabilities, and no loss is given; give loss=, "
+            "such as torch.nn.functional.mse_loss, or whole numbers for cross entropy"
         )
 
 
 def takes_output_alone(loss: Callable[..., Any], *, strictly: bool = False) -> bool:
-    """Say whether a loss is of the model's output alone: its signature has no place for targets.
+    """Say whether a loss takes the model's output alone: its signature has no parameter for targets.
 
-    Places with a default are none for targets, unless `strictly` asks for there being none at all.
+    Parameters with a default do not count, unless `strictly` asks that there be none at all.
     """
     function = loss.forward if isinstance(loss, nn.Module) else loss
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # built-in functions that do not tell
+    except (TypeError, ValueError):  # built-in functions without a signature
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
@@ -136,7 +137,7 @@ def takes_output_alone(loss: Callable[..., Any], *, strictly: bool = False) -> b
 
 def _read(data: Any, limit: int | None, enough: int | None) -> Any:
     """Return all examples as tensors in tuples and dictionaries; random states stay as they were."""
-    # Examples that vary by chance are the same each time: a store knows a search by its data.
+    # Random examples come out the same each time, because a store recognises a search by its data.
     with undisturbed(data), own_randomness(0):
         if isinstance(data, DataLoader):
             return _of_loader(data, limit, enough)
@@ -158,8 +159,8 @@ def _read(data: Any, limit: int | None, enough: int | None) -> Any:
 
 
 def _of_loader(loader: DataLoader[Any], limit: int | None, enough: int | None) -> Any:
-    """Return a loader's examples, put together by its own `collate_fn`."""
-    ready = loader.batch_size is None and loader.batch_sampler is None  # what the data set holds are batches already
+    """Return a loader's examples, collated by its `collate_fn`."""
+    ready = loader.batch_size is None and loader.batch_sampler is None  # the data set holds batches already
     if ready or isinstance(loader.dataset, IterableDataset):
         return joined(first_batches(loader, limit, enough))
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
@@ -172,7 +173,7 @@ def _is_sequence(data: object) -> bool:
 
 
 def _require_sound(value: Any, data: Any) -> int:
-    """Refuse tensors that nothing can be trained on; return how many examples they hold."""
+    """Refuse tensors that cannot be trained on; return how many examples they hold."""
     named = list(named_tensors(column(value, 0), "tensor"))
     pair = isinstance(value, tuple) and len(value) == 2
     if not named:
@@ -185,7 +186,7 @@ def _require_sound(value: Any, data: Any) -> int:
         if pair and len(named) == 2:
             shapes = shapes.replace(", targets", " and targets")
             raise InputError(f"data holds {shapes}; give as many targets as inputs")
-        raise InputError(f"data holds {shapes}; give tensors of one length, an entry for every example")
+        raise InputError(f"data holds {shapes}; give tensors of one length, with an entry for every example")
     if not len(named[0][1]):
         raise InputError("data is empty; give at least one example")
     return len(named[0][1])
@@ -206,10 +207,10 @@ def _require_usable(name: str, tensor: Tensor) -> None:
 def example_of(inputs: Column, model: nn.Module | None = None, *, count: int = 2, batch: int | None = None) -> Any:
     """Return inputs of a few examples, as a plan takes them.
 
-    Labels are left out: a model that computes its loss from them is planned by what it predicts. A model that does not
-    run without them keeps them: T5 makes its decoder's inputs of the labels. One that does not run on a few examples
-    cut out of a batch gets a `batch` of so many, as it is where sizes depend on the longest; one that does not run on
-    that either raises.
+    Labels are left out: a model that computes its loss from them is planned by its predictions. A model that does not
+    run without them keeps them, such as T5, which makes its decoder's inputs from the labels. A model that does not run
+    on a few examples of a batch gets a whole `batch`, as where sizes depend on the longest example; if it does not run
+    on that either, an error is raised.
     """
     few = _examples_of(inputs, count)
     if model is None:
@@ -220,7 +221,7 @@ def example_of(inputs: Column, model: nn.Module | None = None, *, count: int = 2
     for example in tried:
         try:
             trial = copied(model)
-        except Exception:  # whoever copies it says so
+        except Exception:  # copying it will report this
             return few[0]
         error = _error_of(trial, *split_inputs(example, None))
         if error is None:
@@ -230,7 +231,7 @@ def example_of(inputs: Column, model: nn.Module | None = None, *, count: int = 2
 
 
 def runs_on(model: nn.Module, inputs: Column, count: int) -> bool:
-    """Say whether a model, wherever it is, runs on so many examples of a batch."""
+    """Say whether a model, on whatever device, runs on `count` examples of a batch."""
     device = next((parameter.device for parameter in model.parameters()), None)
     there = each(inputs[:count], lambda tensor: tensor.to(device))
     examples = (split_inputs(example, None) for example in _examples_of(there, count))
@@ -238,7 +239,7 @@ def runs_on(model: nn.Module, inputs: Column, count: int) -> bool:
 
 
 def _examples_of(inputs: Column, count: int) -> list[Any]:
-    """Return the first examples: without their labels, where they have some, and as they are."""
+    """Return the first examples: without labels if they have some, then unchanged."""
     first = inputs[: min(count, len(inputs))]
     if isinstance(first, Tensor):
         return [first]
@@ -249,9 +250,9 @@ def _examples_of(inputs: Column, count: int) -> list[Any]:
 
 
 def _error_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
-    """Return what stops a model on inputs, None if nothing does; these and all random states stay as they were."""
+    """Return the error that a model raises on inputs, or None; the inputs and all random states stay as they were."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # whoever trains or plans the network hears all this there
+        warnings.simplefilter("ignore")  # training or planning the network repeats these warnings
         try:
             run(model, args, kwargs)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Train one network from a plan: the plain loop that everything faster is measured against."""
+"""Train one network from a plan: the plain loop against which everything faster is measured."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def train_(
     loss: Loss = functional.cross_entropy,
     cosine: bool = False,
 ) -> list[float]:
-    """Initialise a model by its plan, train it at `lr` times the planned factors, return every step's loss.
+    """Initialise a model by its plan, train it at `lr` times the planned factors, and return every step's loss.
 
-    Stops at the first loss that is not finite. The seed fixes the weights and the order of the batches. With `cosine`
-    all rates fall to nothing along half a cosine.
+    Training stops at the first loss that is not finite. The seed fixes the weights and the order of the batches. With
+    `cosine` all rates fall to zero along half a cosine.
     """
     generator = torch.Generator().manual_seed(seed)
     initialize_(model, plan, generator=generator)
@@ -57,7 +57,7 @@ def train_(
 
 
 def batches(data: TensorPair, epochs: int, batch_size: int, generator: torch.Generator) -> Iterator[TensorPair]:
-    """Yield shuffled batches, the incomplete last one of each epoch left out."""
+    """Yield shuffled batches, without the incomplete last batch of each epoch."""
     inputs, targets = data
     count = len(inputs)
     size = min(batch_size, count)
@@ -69,7 +69,7 @@ def batches(data: TensorPair, epochs: int, batch_size: int, generator: torch.Gen
 
 
 def mean_loss(model: nn.Module, data: TensorPair, *, loss: Loss = functional.cross_entropy) -> float:
-    """Return the loss over a whole data set, infinite where it is not finite."""
+    """Return the loss over a whole data set, infinite if it is not finite."""
     model.eval()
     with torch.no_grad():
         value = float(loss(model(data[0]), data[1]))

@@ -1,4 +1,4 @@
-"""Try a network, its loss and its data out before anything is trained: what does not fit is said once and clearly."""
+"""Try out a network, its loss and its data before anything trains, to report once and clearly what does not fit."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from evenstep.search.job import Job
 from evenstep.search.randomness import own_randomness
 from evenstep.search.replicas import step_count
 
-_ALIKE = 0.1  # of a loss: a model that adds a little to its cross entropy still shows what guessing costs
-_BATCHES = 16  # that the untrained loss is averaged over: enough beside the spread of a few seeds
+_ALIKE = 0.1  # share of a loss: a model that adds a little to its cross entropy still shows the loss of guessing
+_BATCHES = 16  # that the untrained loss is averaged over: enough, given the spread of a few seeds
 
 
 @dataclass(frozen=True)
 class Untrained:
-    """Hold losses before training: of the first seed on the first batch, and what no learning is for every seed.
+    """Hold losses before training: the first seed's on the first batch, and each seed's loss without learning.
 
-    Without learning a network ends where it began, or at the loss of guessing where that is lower: the logarithm of the
-    number of classes, for cross entropy. A model that computes its own loss is seen to compute that from its logits.
+    Without learning a network ends where it began, or at the loss of guessing if that is lower; for cross entropy, that
+    is the logarithm of the number of classes. If a model computes its own loss, its logits show whether that is a cross
+    entropy.
     """
 
     first: float
@@ -37,12 +38,12 @@ class Untrained:
 
 
 def try_out(job: Job, data: Data, seeds: int) -> Untrained:
-    """Run one batch forward and backward, and return the untrained losses; what does not fit raises."""
+    """Run one batch forward and backward and return the untrained losses; raise if something does not fit."""
     require_trainable(job.template)
     _require_schedule(job, data)
     model = job.start(0).to(data[0].device).train()  # the data may be on a GPU already
     inputs, targets = next(_batches(job, data))
-    with torch.no_grad(), own_randomness(0, inputs.device):  # whether a search looks further depends on it
+    with torch.no_grad(), own_randomness(0, inputs.device):  # seeded, because it decides whether a search looks further
         try:
             output = called(model, inputs)
         except Exception as error:
@@ -74,19 +75,19 @@ def _require_gradient(job: Job, model: nn.Module, data: Data) -> None:
         raise unfit(job, data, error) from error
     if all(gradient is None for gradient in gradients):
         raise InputError(
-            f"the loss of {type(model).__name__} has no gradient, so that nothing can be trained; compute it from the "
+            f"the loss of {type(model).__name__} has no gradient, so nothing can be trained; compute it from the "
             "network's output, without detach(), item() or no_grad()"
         )
     _report_idle(model, [n for n, g in zip(named, gradients, strict=True) if g is None])
 
 
 def require_values(model: nn.Module) -> None:
-    """Refuse a network without values: it can be planned, and nothing can be run on it."""
+    """Refuse a network without values, which can be planned but not run."""
     tensors = (*model.named_parameters(), *model.named_buffers())
     if (name := next((name for name, tensor in tensors if tensor.is_meta), None)) is not None:
         raise InputError(
             f"'{name}' of {type(model).__name__} is on the device 'meta' and holds no values; make the network on a "
-            "real device, or give it memory by model.to_empty(device='cpu') and initialise it"
+            "real device, or give it memory with model.to_empty(device='cpu') and initialise it"
         )
 
 
@@ -98,7 +99,7 @@ def require_trainable(model: nn.Module) -> None:
 
 
 def require_same_network(model: nn.Module, graph: Graph) -> None:
-    """Refuse a network of other parameters than a graph's: a function has to make the same one at each call."""
+    """Refuse a network whose parameters differ from a graph's: every call must make the same network."""
     known = {parameter.name: parameter.shape for parameter in graph.parameters}
     for name, p in model.named_parameters():
         if known.get(name) != tuple(p.shape):
@@ -109,13 +110,13 @@ def require_same_network(model: nn.Module, graph: Graph) -> None:
 
 
 def unfit(job: Job, data: Data, error: Exception) -> InputError:
-    """Say in one line that a network, its loss and its data do not fit."""
+    """Return an error that says in one line that a network, its loss and its data do not fit."""
     reason = " ".join(str(error).split())[:300] or type(error).__name__
     remedy = remedy_of_types(job.template, data[0].value if isinstance(data[0], Fields) else data[0], reason)
     if "to match target batch_size" in reason:
         remedy = (
-            "examples are padded to one length, the longest that was read; a model whose output is as long as the "
-            "longest row of a batch takes that length, pad_packed_sequence as total_length="
+            "examples are padded to the longest length that was read; a model whose output is as long as the "
+            "longest row of a batch needs that length, pad_packed_sequence as total_length="
         )
     return InputError(
         f"{type(job.template).__name__} and the loss do not fit the data (inputs {words(data[0])}, targets "
@@ -124,7 +125,7 @@ def unfit(job: Job, data: Data, error: Exception) -> InputError:
 
 
 def _type_of(targets: Column) -> str:
-    """Return the type of a tensor's numbers: labels that are no whole numbers are a common mistake."""
+    """Return the type of a tensor's numbers, because labels that are not whole numbers are a common mistake."""
     return f" {targets.dtype}" if isinstance(targets, Tensor) else ""
 
 
@@ -135,7 +136,7 @@ def _batches(job: Job, data: Data) -> Iterator[Data]:
 
 
 def _mean_loss(job: Job, data: Data, seed: int) -> float:
-    """Return the loss that the network of a seed starts with, infinite where it is not finite."""
+    """Return the loss at which a seed's network starts, infinite if it is not finite."""
     model = job.start(seed).to(data[0].device).train()  # batch norms have no statistics yet
     try:
         with torch.no_grad(), own_randomness(seed, data[0].device):
@@ -147,16 +148,16 @@ def _mean_loss(job: Job, data: Data, seed: int) -> float:
 
 
 def _guessing(job: Job, output: Any, inputs: Column, targets: Column, value: float) -> float:
-    """Return the loss of guessing: that of equal logits, where targets are classes; infinite where that is not known.
+    """Return the loss of guessing: that of equal logits if targets are classes, or infinity if it is unknown.
 
-    A network may start above it: shedding what is too much is no learning. Logits are what the loss reads only up to a
-    number added to all: of logarithms of probabilities, or of a loss itself, zeros are no guess but an end.
+    A network may start above it, and coming down to it is not learning. An output counts as logits if adding a number
+    to all of them leaves the loss unchanged: for log-probabilities, or for a loss itself, zeros are not a guess.
     """
     if isinstance(targets, Tensor) and isinstance(output, Tensor) and not targets.is_floating_point():
         try:
             zeros = torch.zeros_like(output)
             guess, shifted = (float(loss_of(job.recipe.loss, logits, targets)) for logits in (zeros, zeros + 1))
-        except Exception:  # the loss takes no such output
+        except Exception:  # the loss does not accept this output
             return math.inf
         return guess if math.isfinite(guess) and math.isclose(guess, shifted, rel_tol=1e-3) else math.inf
     held = inputs.value if isinstance(inputs, Fields) and isinstance(inputs.value, dict) else {}
@@ -172,7 +173,7 @@ def _guessing(job: Job, output: Any, inputs: Column, targets: Column, value: flo
 
 
 def _cross_entropies(logits: Tensor, labels: Tensor) -> Iterator[float]:
-    """Yield the cross entropies that a model may have computed: of labels as they are, and of the next ones."""
+    """Yield the cross entropies that a model may have computed: of its labels, and of the next ones."""
     for shift in (0, 1):
         read, wanted = (logits[:, :-1], labels[:, 1:]) if shift and labels.dim() > 1 else (logits, labels)
         try:
@@ -182,14 +183,14 @@ def _cross_entropies(logits: Tensor, labels: Tensor) -> Iterator[float]:
 
 
 def _require_logits(job: Job, data: Data, output: Any, targets: Column) -> None:
-    """Refuse what torch's cross entropy cannot be of, where it is the loss: it is, unless another was given."""
+    """If the loss is torch's cross entropy, as it is by default, refuse outputs that it does not take."""
     loss, kind = job.recipe.loss, type(job.template).__name__
     plain = loss is functional.cross_entropy or (type(loss) is nn.CrossEntropyLoss and loss.reduction == "mean")
     if not plain:
         return
     if not isinstance(output, Tensor):
         raise InputError(
-            f"{kind} returns a {type(output).__name__}, and the loss is the cross entropy of one tensor; give "
+            f"{kind} returns a {type(output).__name__}, but the loss is the cross entropy of one tensor; give "
             f"loss=lambda output, target: torch.nn.functional.cross_entropy({_place_of_logits(output)}, target), or "
             "another function of what it returns"
         )
@@ -198,7 +199,7 @@ def _require_logits(job: Job, data: Data, output: Any, targets: Column) -> None:
     if targets.shape == output.shape[:-1] != (len(output), *output.shape[2:]):
         last = output.dim() - 2
         raise InputError(
-            f"{kind} returns logits {tuple(output.shape)} for targets {tuple(targets.shape)}, and the cross entropy "
+            f"{kind} returns logits {tuple(output.shape)} for targets {tuple(targets.shape)}, but the cross entropy "
             "takes classes from axis 1; give loss=lambda output, target: torch.nn.functional.cross_entropy("
             f"output.flatten(0, {last}), target.flatten())"
         )
@@ -212,7 +213,7 @@ def _place_of_logits(output: Any) -> str:
 
 
 def _require_labels(job: Job, data: Data, classes: int) -> None:
-    """Refuse labels that are no class: those after the first batch would end the search half-way."""
+    """Refuse labels that are not classes: after the first batch, they would end the search half way."""
     ignored = getattr(job.recipe.loss, "ignore_index", -100)
     labels = data[1]
     assert isinstance(labels, Tensor)
@@ -222,12 +223,12 @@ def _require_labels(job: Job, data: Data, classes: int) -> None:
         value = int(labels[wrong][0])
         raise InputError(
             f"{type(job.template).__name__} has {classes} outputs, which do not fit the data: the target of example "
-            f"{place} is {value}; give labels from 0 to {classes - 1}, or a network of more outputs"
+            f"{place} is {value}; give labels from 0 to {classes - 1}, or a network with more outputs"
         )
 
 
 def _require_schedule(job: Job, data: Data) -> None:
-    """Refuse a schedule whose first or last factor is no number from 0 up, or that depends on how often it is asked."""
+    """Refuse a schedule with a first or last factor that is no number from 0 up, or one that counts its calls."""
     count = step_count(len(data[0]), job.recipe)
     for step in dict.fromkeys((0, count - 1)):
         try:
@@ -244,13 +245,13 @@ def _require_schedule(job: Job, data: Data) -> None:
     if first != second:
         step = next(step for step in range(count) if first[step] != second[step])
         raise InputError(
-            f"the schedule gives the factor {first[step]:g} for step {step}, and {second[step]:g} when asked again; "
+            f"the schedule returns {first[step]:g} for step {step}, and {second[step]:g} when called again; "
             "give a function of the step alone"
         )
 
 
 def _report_idle(model: nn.Module, names: list[str]) -> None:
-    """Warn of parameters that get no gradient; a plan notes those that it can see are not used."""
+    """Warn of parameters that get no gradient; plans note those that they know are not used."""
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         warn(

@@ -1,8 +1,8 @@
-"""How well a search knows its rate: a confidence interval for where the loss is smallest.
+"""Compute how well a search knows its rate: a confidence interval for where the loss is smallest.
 
-Near its minimum the logarithm of the loss is a parabola of the logarithm of the rate, with a level of its own for every
-seed, and noise that its residuals show, the jags of the curve among it. The minimum is where the slope is zero; the
-rates at which a slope of zero cannot be refused, by Student's t, are Fieller's interval for it.
+Near its minimum the logarithm of the loss is a parabola of the logarithm of the rate, with a separate level for each
+seed. The residuals, including the jags of the curve, count as noise. The minimum is where the slope is zero; the rates
+at which Student's t-test cannot reject a slope of zero are Fieller's interval for it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Interval = tuple[float, float]
 def minimum_interval(positions: Sequence[float], losses: Sequence[Sequence[float]]) -> Interval | None:
     """Return the interval that holds the position of the smallest loss, at 95% confidence.
 
-    `positions` ascend, and `losses` are those of every seed at each. Fieller's interval of the parabola ends at the
-    latest where losses become clearly larger than the smallest and stay so, or where the grid ends: on a flat or jagged
-    curve that is all there is to say. What is not clearly larger belongs to the parabola, too. Without a repetition or
-    a fourth position there is no noise to go by, and the interval reaches to the neighbours of the smallest. None where
-    all diverged or there is one position.
+    `positions` ascend, and `losses` holds every seed's loss at each. Fieller's interval of the parabola extends no
+    further than where losses are clearly larger than the smallest and stay so, or than the grid: a flat or jagged curve
+    says no more. Losses that are not clearly larger belong to the parabola too. Without a repetition or a fourth
+    position the noise is unknown, and the interval reaches to the neighbours of the smallest. Returns None if all
+    diverged or if there is only one position.
     """
     means = [sum(seeds) / len(seeds) for seeds in losses]
     finite = [place for place, mean in enumerate(means) if math.isfinite(mean)]
@@ -57,7 +57,7 @@ def minimum_interval(positions: Sequence[float], losses: Sequence[Sequence[float
 
 @dataclass(frozen=True)
 class _Parabola:
-    """A parabola of the positions with a level for every seed: slope at 0, curvature, and how well both are known."""
+    """A parabola with a level for each seed: its slope at 0, its curvature, and how well both are known."""
 
     slope: float
     curvature: float
@@ -67,7 +67,7 @@ class _Parabola:
 
     @classmethod
     def through(cls, positions: Sequence[float], heights: np.ndarray[Any, Any]) -> _Parabola | None:
-        """Fit one by least squares; None where there are too few points to fit it and see their noise."""
+        """Fit a parabola by least squares; None if there are too few points to fit it and to see their noise."""
         seeds = heights.shape[1]
         freedom = heights.size - seeds - 2
         if len(positions) < 3 or freedom < 1:
@@ -82,14 +82,14 @@ class _Parabola:
         residuals = heights - heights.mean(axis=0) - fitted[:, None]
         variance = float((residuals**2).sum()) / freedom
         quantile = student_quantile(freedom)
-        scale = np.array([[1.0, 2.0], [2.0, 4.0]])  # a curvature is twice the factor of the square
+        scale = np.array([[1.0, 2.0], [2.0, 4.0]])  # a curvature is twice the square's coefficient
         clear = quantile * math.sqrt(2 * variance / seeds)
         return cls(float(slope), 2 * float(square), scale * inverse * variance / seeds, quantile, clear)
 
     def where_flat(self) -> Interval:
         """Return Fieller's interval, between the m with (slope + curvature m)^2 = t^2 Var(slope + curvature m).
 
-        It has no ends where the curvature itself is not clearly above zero.
+        It has no ends if the curvature is not clearly above zero.
         """
         known = self.quantile**2 * self.covariance
         square = self.curvature**2 - known[1, 1]
@@ -102,7 +102,7 @@ class _Parabola:
 
 
 def student_quantile(freedom: int) -> float:
-    """Return how many standard errors either side hold 95% of Student's t, by halving on its exact distribution.
+    """Return how many standard errors on either side hold 95% of Student's t, by bisecting its exact distribution.
 
     >>> round(student_quantile(2), 4)
     4.3027
@@ -115,7 +115,7 @@ def student_quantile(freedom: int) -> float:
 
 
 def _share_within(angle: float, freedom: int) -> float:
-    """Return the share of Student's t within an angle either side (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    """Return the share of Student's t within this angle of zero (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
     odd = freedom % 2
     term = math.cos(angle) if odd else 1.0
     total = term if freedom > 1 else 0.0

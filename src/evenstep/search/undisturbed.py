@@ -1,4 +1,4 @@
-"""Leave data as they were: generators that a loader, its samplers or a data set hold are put back after a reading."""
+"""Leave data as they were: restore the generators that a loader, its samplers or a data set hold."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 import numpy
 import torch
 
-_DEEP = 8  # attributes of attributes: a loader's data set's subset's list of transforms' own generators
+_DEEP = 8  # nested attributes: a loader's data set's subset's list of transforms and their generators
 _LONG = 256  # entries of a list or dictionary: longer ones hold examples
-_MANY = 10_000  # objects in all
+_MANY = 10_000  # objects in total
 
 Restore = Callable[[], object]
 
 
 @contextlib.contextmanager
 def undisturbed(data: Any) -> Iterator[None]:
-    """Put every generator that can be reached from data back to where it was."""
+    """Restore every generator that can be reached from data."""
     restores = [restore for restore in map(_restore_of, _reached(data)) if restore]
     try:
         yield
@@ -31,7 +31,7 @@ def undisturbed(data: Any) -> Iterator[None]:
 
 
 def _restore_of(value: Any) -> Restore | None:
-    """Return what puts a generator back into its present state, None for anything else."""
+    """Return a function that restores a generator's present state, or None for anything else."""
     if isinstance(value, torch.Generator):
         return partial(value.set_state, value.get_state())
     if isinstance(value, numpy.random.Generator):
@@ -46,7 +46,7 @@ def _restore_of(value: Any) -> Restore | None:
 
 
 def _reached(data: Any) -> Iterator[Any]:
-    """Yield what data are made of, the nearest first."""
+    """Yield the objects that data consist of, nearest first."""
     seen: dict[int, Any] = {}
     level = [data]
     for _ in range(_DEEP):
@@ -56,14 +56,14 @@ def _reached(data: Any) -> Iterator[Any]:
                 continue
             if len(seen) == _MANY:
                 return
-            seen[id(value)] = value  # alive till the end, or another would get its id
+            seen[id(value)] = value  # kept alive, or another object could get its id
             yield value
             further += _parts(value)
         level = further
 
 
 def _parts(value: Any) -> list[Any]:
-    """Return what an object holds: entries, attributes, or the variables that a function brings along."""
+    """Return what an object holds: its entries, its attributes, or a function's closure."""
     if isinstance(value, FunctionType):
         return [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)] + [
             *(value.__defaults__ or ())
@@ -82,5 +82,5 @@ def _parts(value: Any) -> list[Any]:
 def _is_full(cell: Any) -> bool:
     try:
         return cell.cell_contents is not None
-    except ValueError:  # a variable that has no value yet
+    except ValueError:  # a variable without a value
         return False

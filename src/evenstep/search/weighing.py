@@ -1,4 +1,4 @@
-"""Weigh what short runs say against what a plan expects, in octaves: one distribution over multiples of the plan."""
+"""Weigh short runs against a plan's expectation, in octaves: one distribution over multiples of the plan."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _BEYOND = 3  # octaves beyond those tried
 
 @dataclass(frozen=True)
 class Expectation:
-    """Say where the best multiple is expected, in octaves, before a run is seen.
+    """Say where the best multiple is expected, in octaves, before any run.
 
-    Student's t distribution around `octave`: `spread` is how far plans are off as a rule, and the heavy tails let
-    clear evidence move a plan by several octaves. `tail` is the number of degrees of freedom.
+    Student's t distribution around `octave`: `spread` is how far plans are usually off, and the heavy tails let clear
+    evidence move a plan by several octaves. `tail` is the number of degrees of freedom.
     """
 
     octave: float = 0.0
@@ -25,7 +25,7 @@ class Expectation:
     tail: float = 2.0
 
     def log_density(self, octaves: np.ndarray) -> np.ndarray:
-        """Return the logarithm of the density, but for a constant."""
+        """Return the logarithm of the density, up to a constant."""
         distance = (octaves - self.octave) / self.spread
         density: np.ndarray = -(self.tail + 1) / 2 * np.log1p(distance**2 / self.tail)
         return density
@@ -33,7 +33,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Weighed:
-    """Hold the octave that evidence and expectation agree on, and where it lies with 95% probability."""
+    """Hold the octave on which evidence and expectation agree, and its 95% interval."""
 
     octave: float
     interval: tuple[float, float]
@@ -42,10 +42,10 @@ class Weighed:
 def weigh(losses: Mapping[float, float], expected: Expectation, *, noise: float, blur: float) -> Weighed:
     """Return the mean and the 95% interval of the best octave.
 
-    `losses` maps octaves to the losses of short runs, infinite where they diverged. Differences of `noise` between two
-    losses say little: an octave counts as exp(-(its loss - the smallest) / noise), its loss read off between those
-    tried. However clear that is, what is best for a short run is best for a training only to within a Gaussian of
-    `blur` octaves. Where all losses are alike the expectation stands; where they differ clearly, they decide.
+    `losses` maps octaves to the losses of short runs, infinite where they diverged. Differences of `noise` between
+    losses say little: an octave weighs exp(-(its loss - the smallest) / noise), with losses interpolated between those
+    tried. However clear the evidence, the best octave of a short run is that of the training only to within a Gaussian
+    of `blur` octaves. If all losses are alike the expectation decides; if they differ clearly, they do.
     """
     tried = sorted(losses)
     worst = max((loss for loss in losses.values() if math.isfinite(loss)), default=0.0)
@@ -62,7 +62,7 @@ def weigh(losses: Mapping[float, float], expected: Expectation, *, noise: float,
 
 
 def _blurred(evidence: np.ndarray, steps: float) -> np.ndarray:
-    """Return evidence moved about by a Gaussian of so many steps; what is even stays so, up to the ends."""
+    """Return evidence blurred by a Gaussian of `steps` steps; even evidence stays even, up to the ends."""
     away = np.arange(len(evidence))
     kernel = np.exp(-(((away[:, None] - away[None, :]) / steps) ** 2) / 2)
     blurred: np.ndarray = kernel @ evidence / kernel.sum(axis=1)
@@ -70,10 +70,10 @@ def _blurred(evidence: np.ndarray, steps: float) -> np.ndarray:
 
 
 def _extended(octaves: np.ndarray, tried: np.ndarray, heights: np.ndarray) -> np.ndarray:
-    """Return losses between those tried, by parabolas through neighbours, and outside them rising as at the edge.
+    """Return losses between those tried, by parabolas through neighbours; outside, they rise as at the edge.
 
-    Of the two parabolas through an interval's ends and a point either side the higher counts: next to a rate that
-    diverged the other one dips far below all that was seen.
+    Of the two parabolas through an interval's ends and a point on either side, the higher counts: next to a rate that
+    diverged, the other would dip far below all losses.
     """
     curve: np.ndarray = np.interp(octaves, tried, heights)
     for left in range(len(tried) - 1 if len(tried) > 2 else 0):

@@ -1,4 +1,4 @@
-"""Charts as values: axes with ticks, and marks at their places; the template turns them into SVG."""
+"""Charts as values: axes with ticks, and placed marks; the template turns them into SVG."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point with a shape; one with a tip can be reached by mouse and keyboard."""
+    """A point with a shape; mouse and keyboard can reach one that has a tip."""
 
     x: float
     y: float
@@ -38,7 +38,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A line through points, broken where one is missing."""
+    """A line through points, with gaps where points are missing."""
 
     path: str
     style: str
@@ -64,7 +64,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Axis:
-    """Map values to pixels; `ticks` are the values that are labelled."""
+    """Map values to pixels; `ticks` are the values to label."""
 
     low: float
     high: float
@@ -94,7 +94,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Chart:
-    """Hold everything that is drawn inside one pair of axes."""
+    """Hold everything drawn within one pair of axes."""
 
     width: float
     height: float
@@ -112,7 +112,7 @@ class Chart:
 
 def log_axis(values: Iterable[float], start: float, end: float, *, room: float = 0.06) -> Axis:
     """Return a logarithmic axis over positive values, with a share of free room at both ends."""
-    # Between the ends of what floats hold, so that there is room beyond.
+    # Within the range of floats, so that there is room beyond.
     found = [min(max(value, 1e-250), 1e250) for value in values if 0 < value < math.inf] or [0.1, 1.0]
     low, high = min(found), max(found)
     if high / low < 1.2:
@@ -137,7 +137,7 @@ def linear_axis(values: Iterable[float], start: float, end: float) -> Axis:
 
 
 def place_axis(labels: Sequence[str], start: float, end: float) -> Axis:
-    """Return an axis with one place for every label."""
+    """Return an axis with one place per label."""
     ticks = tuple((float(place), label) for place, label in enumerate(labels))
     return Axis(-0.5, len(labels) - 0.5, start, end, False, ticks)
 
@@ -149,7 +149,7 @@ def size_axis(sizes: Sequence[float], start: float, end: float) -> Axis:
 
 
 def _log_ticks(low: float, high: float, *, wanted: float) -> tuple[tuple[float, str], ...]:
-    """Return round numbers, as dense as there is room: 1, 2 and 5 of every decade, or 1 of every few."""
+    """Return round numbers, as dense as room allows: 1, 2 and 5 of every decade, or 1 of every few decades."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     every = [step * 10.0**decade for decade in decades for step in _STEPS]
     inside = [tick for tick in every if low <= tick <= high]

@@ -1,4 +1,4 @@
-"""The network's graph as a drawing: boxes at their places, lines between them, and how boxes unfold."""
+"""Draw the network's graph: placed boxes, the lines between them, and how boxes unfold."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from evenstep.report.page.items import Item, Line, Picture, picture
 from evenstep.report.page.layout import MARGIN, ROW_GAP, Layout, Size, Spot, lay_out
 from evenstep.report.page.words import counted, number, percent
 
-HEAD = 34.0  # height of an unfolded box's own label
-_LONGEST = 30  # letters of a label
+HEAD = 34.0  # height of an unfolded box's label
+_LONGEST = 30  # characters of a label
 _BOLD_LETTER, _LETTER, _SMALL_LETTER = 7.9, 7.1, 6.1
 _THINNEST, _THICKEST = 0.8, 6.0
 
 
 @dataclass(frozen=True)
 class Node:
-    """A box with its place inside the box around it; `inside` is what it unfolds to."""
+    """A box, placed inside the box around it; `inside` is what it unfolds to."""
 
     name: str
     kind: str
@@ -37,12 +37,12 @@ class Node:
 
     @property
     def left(self) -> float:
-        """The left side."""
+        """The left edge."""
         return round(self.spot.x - self.spot.width / 2, 2)
 
     @property
     def top(self) -> float:
-        """The upper side."""
+        """The upper edge."""
         return round(self.spot.y, 2)
 
 
@@ -58,7 +58,7 @@ class Stroke:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A box's contents, or all of the graph; ports are where lines from outside enter and leave."""
+    """A box's contents, or the whole graph; lines from outside enter and leave at ports."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -68,16 +68,16 @@ class Drawing:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height, with all boxes inside folded."""
+        """Width and height with all inner boxes folded."""
         return math.ceil(self.layout.width), math.ceil(self.layout.height)
 
     @property
     def folds(self) -> int:
-        """The number of boxes that unfold, inside one another too."""
+        """The number of boxes that unfold, including nested ones."""
         return sum(1 + node.inside.folds for node in self.nodes if node.inside)
 
     def geometry(self) -> dict[str, Any]:
-        """Return by name what the page's script needs to make room for unfolded boxes: numbers, and no text."""
+        """Return, by name, the numbers that the page's script needs to make room for unfolded boxes."""
         own = {
             "spots": [[round(v, 2) for v in (spot.x, spot.width, spot.height)] for spot in self.layout.spots],
             "nodes": [node.name for node in self.nodes],
@@ -93,13 +93,13 @@ class Drawing:
 
 
 def draw(plan: Plan, scale: ColourScale, *, name: str) -> Drawing:
-    """Return the drawing of a plan's graph, folded where it is too large to read; `name` begins all its names."""
+    """Return the drawing of a plan's graph, folded if it is too large to read; `name` begins all element names."""
     shown = picture(plan)
     return _Draughtsman(plan, shown, scale).draw(fold(shown), name, shown.lines)
 
 
 def route(points: Sequence[tuple[float, float]]) -> str:
-    """Return the SVG path through points, two by two: curves between rows, straight down inside them."""
+    """Return the SVG path through points in pairs: curves between rows, straight down within them."""
     (x, y), *rest = points
     parts = [f"M{x:.1f} {y:.1f}"]
     for place, (to_x, to_y) in enumerate(rest):
@@ -117,7 +117,7 @@ class _Draughtsman:
         self.plan, self.items, self.scale = plan, shown.items, scale
 
     def draw(self, box: Fold, name: str, lines: Sequence[Line], *, ported: bool = False) -> Drawing:
-        """Draw a box with the lines that have an end in it."""
+        """Draw a box with the lines that end in it."""
         members = box.members
         home = {
             place: number
@@ -149,7 +149,7 @@ class _Draughtsman:
         return Drawing(name, tuple(nodes), tuple(strokes), layout, tuple(joined))
 
     def _node(self, item: Item, name: str, spot: Spot, prefix: tuple[str, ...]) -> Node:
-        tip = "\n".join([item.title, *(f"{what}: {said}" for what, said in item.notes)])
+        tip = "\n".join([item.title, *(f"{what}: {words}" for what, words in item.notes)])
         label = _short(label_inside(item, prefix))
         colour = self.scale.colour(item.scale)
         return Node(name, item.kind, spot, label, item.detail, tip, item.parameters, colour, item.is_output)
@@ -211,7 +211,7 @@ def _points(layout: Layout, ends: tuple[int, int], bends: Sequence[int]) -> str:
 
 
 def _short(label: str) -> str:
-    """Return a label that fits its box, its middle left out where it is long."""
+    """Return a label that fits its box, without its middle if it is too long."""
     if len(label) <= _LONGEST:
         return label
     half = (_LONGEST - 1) // 2

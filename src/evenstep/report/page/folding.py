@@ -1,4 +1,4 @@
-"""Fold a drawing that is too large to read: items of one module become one box, that holds them."""
+"""Fold a drawing that is too large to read: the items of a module become one box that holds them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from itertools import groupby, pairwise
 
 from evenstep.report.page.items import Item, Line, Picture
 
-READABLE = 60  # items that are drawn without folding
-_CROWDED = 40  # members of one box
-_RANGE = 20  # members of a box that stands for a range of others
-_TOO_FEW = 3  # items that are worth a box
+READABLE = 60  # most items to draw without folding
+_CROWDED = 40  # most members of one box
+_RANGE = 20  # most members of a box that stands for a range
+_TOO_FEW = 3  # fewest items that are worth a box
 
 
 @dataclass(frozen=True)
 class Fold:
-    """A box: its label inside the box around it, the module's path, and what it holds, items by their places."""
+    """A box: its label inside the box around it, the module's path, and its members, with items by index."""
 
     label: str
     prefix: tuple[str, ...]
@@ -26,17 +26,17 @@ class Fold:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """All items in the box, in boxes inside it too."""
+        """All items in the box, including those in inner boxes."""
         return tuple(
             place for member in self.members for place in (member.places if isinstance(member, Fold) else (member,))
         )
 
 
 def fold(picture: Picture, *, readable: int = READABLE) -> Fold:
-    """Return the outermost box of a drawing; it holds boxes only where there are more items than one can read.
+    """Return the outermost box of a drawing; it holds boxes only if there are too many items to read.
 
-    A box is a stretch of one order of the items in which every line points forward, so lines between boxes form no
-    cycle either, whatever the modules are named.
+    A box is a stretch of items in an order in which every line points forward, so lines between boxes form no cycle
+    either, whatever the names of the modules.
     """
     items = picture.items
     if len(items) <= readable:
@@ -45,7 +45,7 @@ def fold(picture: Picture, *, readable: int = READABLE) -> Fold:
 
 
 def _opened(outermost: Fold) -> Fold:
-    """Open a box that is the only one, as that of a model wrapped in another is: one click less to see anything."""
+    """Open a box that is the only one, as for a model wrapped in another, to save the reader a click."""
     while len(found := [member for member in outermost.members if isinstance(member, Fold)]) == 1:
         (only,) = found
         if len(outermost.members) + len(only.members) > _CROWDED:
@@ -60,7 +60,7 @@ def _opened(outermost: Fold) -> Fold:
 
 
 def _order(items: Sequence[Item], lines: Sequence[Line]) -> list[int]:
-    """Return the items so that lines point forward, staying in a module as long as there is anything ready in it."""
+    """Order the items so that lines point forward, staying in a module as long as it has items that are ready."""
     following: list[list[int]] = [[] for _ in items]
     waiting = [0] * len(items)
     for line in lines:
@@ -84,7 +84,7 @@ def _order(items: Sequence[Item], lines: Sequence[Line]) -> list[int]:
 
 
 class _Ready:
-    """Hold items by every module that they are in, so that those near another are found without looking at all."""
+    """Hold items by every module that they are in, to find nearby ones without a full search."""
 
     def __init__(self, items: Sequence[Item]) -> None:
         self.items = items
@@ -97,7 +97,7 @@ class _Ready:
             heappush(self.heaps[module[:depth]], place)
 
     def take(self, module: tuple[str, ...]) -> int:
-        """Take out the first of the items that share most of a module's path."""
+        """Remove and return the first of the items that share most of a module's path."""
         for depth in range(len(module), -1, -1):
             heap = self.heaps[module[:depth]]
             while heap:
@@ -109,11 +109,11 @@ class _Ready:
 
 
 def _boxed(order: Sequence[int], items: Sequence[Item], prefix: tuple[str, ...]) -> Fold:
-    """Return the box of a stretch of items that all begin with `prefix`."""
+    """Return the box of a stretch of items whose modules all begin with `prefix`."""
     depth = len(prefix) + 1
     runs = [list(run) for _, run in groupby(order, key=lambda place: items[place].module[:depth])]
     while len(runs) == 1 and len(prefix) < min(len(items[place].module) for place in order):
-        prefix = items[order[0]].module[:depth]  # one module that holds all: nothing to choose here, go inside
+        prefix = items[order[0]].module[:depth]  # one module holds all items: go inside
         depth += 1
         runs = [list(run) for _, run in groupby(order, key=lambda place: items[place].module[:depth])]
     members: list[Fold | int] = []
@@ -128,7 +128,7 @@ def _boxed(order: Sequence[int], items: Sequence[Item], prefix: tuple[str, ...])
 
 
 def _numbered(members: list[Fold | int]) -> list[Fold | int]:
-    """Tell apart boxes of one module, which the network leaves and comes back to."""
+    """Number the boxes of a module that the network leaves and returns to."""
     often = Counter(member.label for member in members if isinstance(member, Fold))
     seen: Counter[str] = Counter()
     told: list[Fold | int] = []
@@ -141,7 +141,7 @@ def _numbered(members: list[Fold | int]) -> list[Fold | int]:
 
 
 def _ranges(members: Sequence[Fold | int], items: Sequence[Item], prefix: tuple[str, ...]) -> tuple[Fold | int, ...]:
-    """Put neighbours into boxes of their own, as often as it takes, where one box would hold too many."""
+    """Put neighbours into boxes, repeatedly, while one box would hold too many members."""
     while len(members) > _CROWDED:
         parts = -(-len(members) // _RANGE)
         cuts = [len(members) * part // parts for part in range(parts + 1)]
@@ -161,7 +161,7 @@ def _label(member: Fold | int, items: Sequence[Item], prefix: tuple[str, ...]) -
 
 
 def label_inside(item: Item, prefix: tuple[str, ...]) -> str:
-    """Return an item's label in the box of a module, without the names the box has already."""
+    """Return an item's label in the box of a module, without the names that the box has already."""
     if item.kind == "layer" and prefix and item.module[: len(prefix)] == prefix:
         return ".".join(item.module[len(prefix) :]) or item.label
     return item.label

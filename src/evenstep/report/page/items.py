@@ -1,4 +1,4 @@
-"""What the drawing of a graph shows: an item for every vertex, one for every layer that meets others, and lines."""
+"""List what the drawing of a graph shows: an item for each vertex, one for each layer that meets others, and lines."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _JOINS = {"sum": "sum", "concat": "side by side", "product": "product"}
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing to draw.
+    """An item to draw.
 
-    A `layer` is an edge with parameters, together with the vertex it reaches where no other edge does; a `step` is the
-    same without parameters; a `junction` is a vertex where several edges meet. `module` is the path of names it belongs
-    to, `notes` what is said of it beside its parameters, and `parameters` the rows of those in the plan.
+    A `layer` is an edge with parameters, with its target vertex if no other edge reaches that; a `step` is the same
+    without parameters; a `junction` is a vertex where several edges meet. `module` is the path of names that it belongs
+    to, `notes` what its tip says besides parameters, and `parameters` their rows in the plan.
     """
 
     kind: Kind
@@ -38,7 +38,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Join two items by their places; `weight` is the path weight, and `scale` its layer's factor."""
+    """Join two items, given by index; `weight` is the path weight, and `scale` its layer's factor."""
 
     source: int
     target: int
@@ -55,12 +55,12 @@ class Picture:
 
 
 def picture(plan: Plan) -> Picture:
-    """Return what there is to draw of a plan's graph; every edge is a layer, a step or a line, exactly once."""
+    """Return what to draw of a plan's graph; every edge is exactly one layer, step or line."""
     return _Painter(plan).paint()
 
 
 class _Painter:
-    """Walk a plan's graph from the inputs and note items and lines."""
+    """Walk a plan's graph from the inputs and collect items and lines."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.graph = plan, plan.graph
@@ -84,7 +84,7 @@ class _Painter:
         return Picture(tuple(self.items), tuple(self.lines))
 
     def _finish(self, name: str, item: Item, edges: Sequence[Edge] = ()) -> None:
-        """Note the item that stands for a vertex and the lines that reach it."""
+        """Add the item that stands for a vertex, and the lines that reach it."""
         notes = list(item.notes)
         if name in self.moments:
             notes.append(("second moment there", number(self.moments[name])))
@@ -125,14 +125,14 @@ class _Painter:
         brought: list[tuple[str, str]] = []
         for edge in edges:
             end = self.place[edge.source]
-            said = edge.source
+            source_words = edge.source
             if edge.parameters:
                 layer = self._alone(edge, name)
                 place = self._add(layer)
                 self._line(end, place, edge)
-                end, said = place, layer.label
+                end, source_words = place, layer.label
             ends.append((end, edge))
-            brought.append((f"from {said}", f"{edge.words()}, path weight {percent(self.weights[id(edge)])}"))
+            brought.append((f"from {source_words}", f"{edge.words()}, path weight {percent(self.weights[id(edge)])}"))
         notes = (("joins by", _JOINS[merge]), *brought)
         self._finish(name, Item("junction", SYMBOLS[merge], _path(name), name, notes=notes))
         for end, edge in ends:
@@ -142,7 +142,7 @@ class _Painter:
         return (("operator", edge.words()), ("path weight", percent(self.weights[id(edge)])))
 
     def _scale(self, edge: Edge) -> float | None:
-        """Return the factor of an edge's first trainable parameter, its weight where it has one."""
+        """Return the factor of an edge's first trainable parameter, which is its weight if it has one."""
         trained = (self.rows[name] for name in edge.parameters if name in self.rows)
         return next((self.plan.parameters[row].lr_scale for row in trained), None)
 
@@ -152,7 +152,7 @@ def _path(name: str) -> tuple[str, ...]:
 
 
 def _common(paths: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the module that parameters share: the names they begin with, their own last one left out."""
+    """Return the module that parameters share: their common prefix, without the last name."""
     shared: list[str] = []
     for parts in zip(*(path[:-1] for path in paths), strict=False):
         if len(set(parts)) > 1:

@@ -1,7 +1,7 @@
-"""Draw a directed graph without cycles in layers: longest paths, barycentres, and no two boxes on one another.
+"""Lay out a directed acyclic graph in layers: longest paths, barycentres, and no overlapping boxes.
 
 The steps are those of Sugiyama, Tagawa and Toda: a layer for every node, bends where a link crosses further layers, an
-order in each layer with few crossings, and places as near to the neighbours as the order allows.
+order in each layer with few crossings, and positions as near to the neighbours as the order allows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TURNS = 8
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a node or a bend stands: the row it is in, the middle of its top side, and its size."""
+    """The place of a node or a bend: its row, the middle of its top edge, and its size."""
 
     row: int
     x: float
@@ -37,7 +37,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class Layout:
-    """Hold the spots of all nodes, then of all bends; `routes` has the bends of every link, from its source on.
+    """Hold the spots of all nodes, then of all bends; `routes` lists each link's bends, from its source.
 
     `rows` lists the spots of each row from left to right.
     """
@@ -54,7 +54,7 @@ def lay_out(
 ) -> Layout:
     """Place nodes of the given sizes so that every link points to a lower row.
 
-    The node `top`, which no link reaches, has the first row to itself, and `bottom`, which none leaves, the last.
+    The node `top`, which no link reaches, has the first row to itself, and `bottom`, which no link leaves, the last.
     """
     layers = _layers(len(sizes), links, top, bottom)
     layers, routes, steps = _with_bends(layers, links)
@@ -77,7 +77,7 @@ def lay_out(
 
 
 def _layers(count: int, links: Sequence[Link], top: int | None, bottom: int | None) -> list[int]:
-    """Return every node's layer: the longest path that leads there; sources stand just above what they feed."""
+    """Return every node's layer: the length of the longest path to it; sources are just above what they feed."""
     following: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
     for source, target in links:
@@ -86,7 +86,7 @@ def _layers(count: int, links: Sequence[Link], top: int | None, bottom: int | No
     sources = [node for node in range(count) if not waiting[node]]
     layers = [0] * count
     order = list(sources)
-    for node in order:  # grows while it is read
+    for node in order:  # grows during the loop
         for target in following[node]:
             layers[target] = max(layers[target], layers[node] + 1)
             waiting[target] -= 1
@@ -119,7 +119,7 @@ def _with_bends(layers: list[int], links: Sequence[Link]) -> tuple[list[int], tu
 
 
 def _ordered(layers: Sequence[int], steps: Sequence[Link]) -> list[list[int]]:
-    """Return the rows, each in an order with few crossings: barycentres, down and up in turn."""
+    """Return the rows, ordered with few crossings: by barycentres, down and up in turn."""
     rows: list[list[int]] = [[] for _ in range(max(layers, default=-1) + 1)]
     for node, layer in enumerate(layers):
         rows[layer].append(node)
@@ -155,7 +155,7 @@ def _neighbours(count: int, steps: Sequence[Link]) -> tuple[list[list[int]], lis
 
 
 def _crossings(rows: Sequence[Sequence[int]], below: Sequence[Sequence[int]]) -> int:
-    """Count the pairs of steps that cross: inversions among the lower ends, read from the upper ends' left to right."""
+    """Count the pairs of steps that cross: inversions of the lower ends, with the upper ends from left to right."""
     total = 0
     for upper, lower in pairwise(rows):
         at = {node: place for place, node in enumerate(lower)}
@@ -169,9 +169,9 @@ def _crossings(rows: Sequence[Sequence[int]], below: Sequence[Sequence[int]]) ->
 
 
 def _places(rows: Sequence[Sequence[int]], widths: Sequence[float], steps: Sequence[Link], nodes: int) -> list[float]:
-    """Return the middle of every node and bend: as near its neighbours as its row allows, from the margin on."""
+    """Return the middle of every node and bend: as near to its neighbours as its row allows, from the margin on."""
     above, below = _neighbours(len(widths), steps)
-    # Steps of a chain are stiff and those that branch or join give way: chains and long lines come out straight.
+    # Steps in a chain are stiff, and those that branch or join give way, so chains and long lines are straight.
     stiff = {(s, t) for s, t in steps if len(below[s]) == 1 and len(above[t]) == 1}
     pulls = [
         [[(node, _STIFF if (node, i) in stiff else 1.0) for node in above[i]] for i in range(len(widths))],
@@ -196,7 +196,7 @@ def _places(rows: Sequence[Sequence[int]], widths: Sequence[float], steps: Seque
 def _settle(
     row: Sequence[int], x: list[float], widths: Sequence[float], pulls: Sequence[Sequence[Pull]], nodes: int
 ) -> None:
-    """Move a row's members towards the mean of their neighbours, by least squares under order and distances."""
+    """Move a row's members towards the mean of their neighbours, by least squares, keeping order and distances."""
     offsets = _offsets(row, widths, nodes)
     blocks: list[tuple[float, float, int]] = []  # weighted sum, weight, members: pool adjacent violators
     for node, offset in zip(row, offsets, strict=True):
@@ -220,14 +220,14 @@ def _straighten(
     pulls: Sequence[Sequence[Pull]],
     nodes: int,
 ) -> None:
-    """Set chains upright, and move each as a whole towards what it is joined to, as far as its neighbours let it."""
+    """Make chains vertical, and move each as a whole towards what it is joined to, as far as its neighbours allow."""
     left, right = _beside(rows, widths, nodes)
     rails = _rails(len(x), stiff)
     for turn in range(_TURNS):
         for rail in rails:
             low = max((x[other] + gap for i in rail for other, gap in left[i]), default=-math.inf)
             high = min((x[other] - gap for i in rail for other, gap in right[i]), default=math.inf)
-            if low > high:  # it crosses another chain: upright it would lie on things
+            if low > high:  # it crosses another chain: if vertical, it would cover others
                 continue
             own = set(rail)
             ends = [x[other] for i in rail for other, _ in pulls[i] if other not in own]
@@ -240,7 +240,7 @@ def _straighten(
 def _beside(
     rows: Sequence[Sequence[int]], widths: Sequence[float], nodes: int
 ) -> tuple[list[list[Pull]], list[list[Pull]]]:
-    """Return what stands left and right of every member of a row, and the distance to keep."""
+    """Return the left and right neighbour of every member of a row, and the distance to keep."""
     left: list[list[Pull]] = [[] for _ in widths]
     right: list[list[Pull]] = [[] for _ in widths]
     for row in rows:
@@ -251,7 +251,7 @@ def _beside(
 
 
 def _rails(count: int, stiff: set[Link]) -> list[list[int]]:
-    """Return the chains that stiff steps make, the longest first; every member is in one."""
+    """Return the chains of stiff steps, the longest first; every member is in one."""
     after = dict(stiff)
     starts = set(range(count)) - set(after.values())
     rails = []
@@ -264,7 +264,7 @@ def _rails(count: int, stiff: set[Link]) -> list[list[int]]:
 
 
 def _offsets(row: Sequence[int], widths: Sequence[float], nodes: int) -> list[float]:
-    """Return how far right of the first each member must stand at least."""
+    """Return how far to the right of the first each member must be, at least."""
     found = [0.0]
     for one, other in pairwise(row):
         gap = NODE_GAP if one < nodes or other < nodes else 0.0

@@ -1,4 +1,4 @@
-"""What a page can show: plans, searches, checks and studies, each with the name it is headed by."""
+"""What a page can show: plans, searches, checks and studies, each with the name in its heading."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evenstep.search import Check, LRSearch
 
 @dataclass(frozen=True)
 class PlanPart:
-    """A plan; `has_graph` is false for one read from a file that leaves the graph out."""
+    """A plan; `has_graph` is false if it comes from a file without the graph."""
 
     name: str
     plan: Plan
@@ -21,7 +21,7 @@ class PlanPart:
 
 @dataclass(frozen=True)
 class SearchPart:
-    """A search, with a line on how it trained where that is known; `has_graph` is false where its base is not known."""
+    """A search, with a line on how it trained, if known; `has_graph` is false if its base is unknown."""
 
     name: str
     search: LRSearch
@@ -31,7 +31,7 @@ class SearchPart:
 
 @dataclass(frozen=True)
 class CheckPart:
-    """A coordinate check and what its networks differ in."""
+    """A coordinate check, and the size in which its networks differ."""
 
     name: str
     check: Check
@@ -41,7 +41,7 @@ class CheckPart:
 
 @dataclass(frozen=True)
 class StudyPart:
-    """A study of transferred rates: the figures of every family, and every network's rates where they are known."""
+    """A study of transferred rates: the figures of every family, and every network's rates if they are known."""
 
     name: str
     families: tuple[Mapping[str, Any], ...]

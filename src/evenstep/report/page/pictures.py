@@ -28,7 +28,7 @@ from evenstep.search import Check, LRSearch
 from evenstep.search.checking import Trend
 
 SEARCHED = "searched"
-# Shape and place in the palette of the methods of the transfer benchmark; others take what is left.
+# Shape and palette position of the transfer benchmark's methods; other methods take those that are left.
 _METHODS = {
     "constant": ("square", "s7"),
     "paths": ("triangle", "s1"),
@@ -37,11 +37,11 @@ _METHODS = {
     "weighted": ("circle", "s0"),
 }
 _SPARE = (("diamond", "s4"), ("triangle", "s5"), ("square", "s6"))
-_STEEP = 10.0  # losses further apart are drawn on a logarithmic axis
+_STEEP = 10.0  # ratio of losses above which the axis is logarithmic
 
 
 def search_chart(search: LRSearch) -> Chart:
-    """Return loss against learning rate: every seed, the mean, what diverged, the rate, its interval and the best."""
+    """Return loss against learning rate: every seed, the mean, divergence, the rate, its interval and the best rate."""
     width, height = 820.0, 380.0
     x = log_axis(search.grid, LEFT, width - RIGHT)
     finite = [loss for seeds in search.losses for loss in seeds if math.isfinite(loss)]
@@ -51,12 +51,12 @@ def search_chart(search: LRSearch) -> Chart:
     for rate, seeds, mean in zip(search.grid, search.losses, search.mean_losses, strict=True):
         lost = sum(not math.isfinite(loss) for loss in seeds)
         marks += [Mark(x.at(rate), y.at(loss), "circle", "seed") for loss in seeds if math.isfinite(loss)]
-        said = [f"learning rate {number(rate)}", f"losses of the seeds: {', '.join(map(_loss, seeds))}"]
+        lines = [f"learning rate {number(rate)}", f"losses of the seeds: {', '.join(map(_loss, seeds))}"]
         if lost:
-            tip = "\n".join([said[0], f"diverged: {lost} of {counted(len(seeds), 'seed')}", said[1]])
+            tip = "\n".join([lines[0], f"diverged: {lost} of {counted(len(seeds), 'seed')}", lines[1]])
             marks.append(Mark(x.at(rate), TOP + 8, "cross", "diverged", tip))
         if math.isfinite(mean):
-            tip = "\n".join([said[0], f"mean loss: {number(mean)}", said[1]])
+            tip = "\n".join([lines[0], f"mean loss: {number(mean)}", lines[1]])
             style = "mean chosen" if rate == search.best else "mean"
             marks.append(Mark(x.at(rate), y.at(mean), "circle", style, tip))
         means.append((x.at(rate), y.at(mean)) if math.isfinite(mean) else None)
@@ -67,7 +67,7 @@ def search_chart(search: LRSearch) -> Chart:
         flags.append(_flag(x, search.rate, f"rate {number(search.rate)}", "chosen"))
         if search.best != search.rate:
             flags.append(_flag(x, search.best, f"best {number(search.best)}", "estimate"))
-    if len(flags) == 2:  # side by side, so that labels do not lie on one another
+    if len(flags) == 2:  # side by side, so that labels do not overlap
         first, second = sorted(flags, key=lambda flag: flag.x)
         flags = [Flag(first.x, first.label, first.style, "end"), Flag(second.x, second.label, second.style, "start")]
     return Chart(
@@ -86,8 +86,8 @@ def search_chart(search: LRSearch) -> Chart:
 
 
 def check_charts(check: Check, over: str) -> tuple[Chart, Chart]:
-    """Return the changes by the first step, to first order, and after the real steps, over what is varied."""
-    titles = "first step, to first order", f"after {counted(check.steps, 'real step')}"
+    """Return the changes by the first step, to first order, and after all steps, over the sizes."""
+    titles = "first step, to first order", f"after {counted(check.steps, 'step')}"
     every = [v for trend in (*check.trends, *check.shown) for v in (*trend.values, *trend.later)]
     first, later = (
         _check_chart(check, over, title, is_first=not place, every=every) for place, title in enumerate(titles)
@@ -104,7 +104,7 @@ def _check_chart(check: Check, over: str, title: str, *, is_first: bool, every: 
     else:
         places = [float(label) for label in labels]
         x = size_axis(places, LEFT, width - RIGHT)
-    # At least two decades: flat lines must look flat.
+    # At least two decades, so that flat lines look flat.
     y = _at_least(log_axis(every, height - BOTTOM, TOP), 100.0)
     traces, marks = [], []
     for trend in (*check.shown, *check.trends):
@@ -136,7 +136,7 @@ def _at_least(axis: Axis, ratio: float) -> Axis:
 
 
 def transfer_chart(family: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Chart | None:
-    """Return every method's rate over the searched one, both logarithmic; None where no rates are known."""
+    """Return every method's rate over the searched rate, both logarithmic, or None if no rates are known."""
     width, height = 430.0, 400.0
     styles = method_styles([name for name in family["methods"] if name != SEARCHED])
     known = [row for row in rows if row.get("family") == family["family"] and row.get("true_lr")]
@@ -171,13 +171,13 @@ def transfer_chart(family: Mapping[str, Any], rows: Sequence[Mapping[str, Any]])
 
 
 def method_styles(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return shape and colour of every method; the same method looks the same everywhere."""
+    """Return the shape and colour of every method; a method looks the same everywhere."""
     others = [name for name in names if name not in _METHODS]
     return {name: _METHODS.get(name) or _SPARE[others.index(name) % len(_SPARE)] for name in names}
 
 
 def _band(x: Axis, y: Axis) -> str:
-    """Return the region within a factor of 2, cut at the frame."""
+    """Return the region within a factor of 2, cut off at the frame."""
     low, high = x.low, x.high
     corners = [(low, low), (low, 2 * low), (high / 2, high), (high, high), (high, high / 2), (2 * low, low)]
     if high / low <= 2:

@@ -1,4 +1,4 @@
-"""Read what a page shows from files: what commands print with `--json`, records, and stores of finished trials."""
+"""Read a page's parts from files: JSON that commands print, records, and stores of finished trials."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ KNOWN_FILES = (
     "(`evenstep search --store`), a check (`evenstep check --json`), or a study (record.json of `evenstep study`)"
 )
 _SQLITE = b"SQLite format 3\x00"
-_MANY = 20  # searches that one page shows without being asked for each
+_MANY = 20  # most searches of a store that one page shows
 
 
 def read(path: Path, *, run: str = "") -> tuple[Part, ...]:
-    """Return what a file holds, named after it; `run` is the beginning of the configuration of a store's search."""
+    """Return what a file holds, named after it; `run` is the beginning of a hash of a search in a store."""
     try:
         with path.open("rb") as file:
             if file.read(len(_SQLITE)) == _SQLITE:
@@ -39,7 +39,7 @@ def read(path: Path, *, run: str = "") -> tuple[Part, ...]:
         raise InputError(f"there is no file '{path}'; give one that holds {KNOWN_FILES}") from None
     except UnicodeDecodeError:
         raise InputError(f"'{path}' is of another kind; give a file that holds {KNOWN_FILES}") from None
-    except (OSError, ValueError) as error:  # the latter: a name with a zero byte
+    except (OSError, ValueError) as error:  # the latter for a name with a zero byte
         raise InputError(f"'{path}' cannot be read: {getattr(error, 'strerror', error)}; give another file") from None
     part = part_of_text(text, name=path.stem, where=f"'{path}'")
     if isinstance(part, StudyPart):
@@ -48,7 +48,7 @@ def read(path: Path, *, run: str = "") -> tuple[Part, ...]:
 
 
 def part_of_text(text: str, *, name: str, where: str) -> Part:
-    """Return what a JSON text holds; `where` is what an error calls it."""
+    """Return what a JSON text holds; errors call it `where`."""
     try:
         with any_digits():
             values = json.loads(text)
@@ -61,12 +61,12 @@ def part_of_text(text: str, *, name: str, where: str) -> Part:
 
 
 def part_of_values(values: Mapping[str, Any], *, name: str, where: str) -> Part | None:
-    """Return the part that plain values describe, None where they are of no known kind."""
-    remedy = "write it again with the command it came from"
+    """Return the part that plain values describe, or None if they are of no known kind."""
+    remedy = "write it again with the command that made it"
     try:
         part = _part(values, name)
         if part is not None:
-            section(part, 0)  # what cannot be shown is damaged, and this is where it is said whose fault it is
+            section(part, 0)  # values that cannot be shown are damaged; the error names them here
         return part
     except DamageError as error:
         raise DamageError(where, error.cause, remedy) from None
@@ -91,7 +91,7 @@ def _part(values: Mapping[str, Any], name: str) -> Part | None:
 
 
 def _search(values: Mapping[str, Any], name: str) -> SearchPart:
-    """Return a search; what older versions wrote without a graph, or with another, is shown all the same."""
+    """Return a search, even from an older version without a graph or with a different one."""
     if "graph" in values:
         with suppress(EvenstepError, LookupError, TypeError, ValueError):
             return SearchPart(name, LRSearch.from_dict(values))
@@ -103,7 +103,7 @@ def _plan(values: Mapping[str, Any], name: str) -> PlanPart:
     own = {key: value for key, value in values.items() if key != "code"}
     if "graph" in values:
         return PlanPart(title, Plan.from_dict(own))
-    # A graph of the same parameters and nothing else stands in, so that the plan is checked as any other.
+    # A graph with only the same parameters stands in, so that the plan is checked like any other.
     listed = [Parameter(p["name"], p.get("role", "weight"), tuple(p.get("shape", ()))) for p in values["parameters"]]
     return PlanPart(title, Plan.from_dict({**own, "graph": _stand_in(listed).to_dict()}), has_graph=False)
 
@@ -120,7 +120,7 @@ def _study(values: Mapping[str, Any], results: Mapping[str, Any], name: str) -> 
 
 
 def _with_rows(part: StudyPart, table: Path) -> StudyPart:
-    """Add every network's rates, which a study writes into a table beside its record."""
+    """Add every network's rates, which a study writes into a table next to its record."""
     if not table.is_file():
         return part
     try:
@@ -143,11 +143,13 @@ def _from_store(path: Path, run: str) -> tuple[SearchPart, ...]:
         searches = [search for search in store.searches() if search["config"].startswith(run) and search["copies"]]
         if not searches:
             beginning = f" that begins with '{run}'" if run else ""
-            raise InputError(f"the store '{path}' has no finished trial of a search{beginning}; `evenstep runs list`")
+            raise InputError(
+                f"the store '{path}' has no finished trial of a search{beginning}; see `evenstep runs list`"
+            )
         if len(searches) > _MANY:
             raise InputError(
-                f"the store '{path}' has {len(searches)} searches, too many for one page; choose with --run, by the "
-                "beginning of what `evenstep runs list` shows"
+                f"the store '{path}' has {len(searches)} searches, too many for one page; choose one with --run and "
+                "the beginning of its hash, which `evenstep runs list` shows"
             )
         return tuple(_stored(search, store.rows(search["config"]), path.stem) for search in searches)
     finally:
@@ -155,7 +157,7 @@ def _from_store(path: Path, run: str) -> tuple[SearchPart, ...]:
 
 
 def _stored(search: Mapping[str, Any], rows: Sequence[StoreRow], name: str) -> SearchPart:
-    """Return a search from its finished trials; a rate whose seeds are not all there yet does not count."""
+    """Return a search from its finished trials, without rates whose seeds are not all finished."""
     by_rate: dict[float, list[float]] = {}
     for row in rows:
         by_rate.setdefault(row.lr, []).append(row.loss)

@@ -1,4 +1,4 @@
-"""The page's sections: every part with all that its template shows, worked out."""
+"""The page's sections: every part with the values that its template shows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RULES = {
     "spectral": "factors of width alone",
     "completep": "muP, and residual branches over the number of blocks",
     "depth-mup": "muP, and residual branches over the root of the number of blocks",
-    "u-mup": "muP of unit weights, depth as depth-muP",
+    "u-mup": "muP with unit weights, and depth as in depth-muP",
     "am-mup": "the shortest path's length to the power -3/2",
 }
 _INITS = {
@@ -39,14 +39,14 @@ _INITS = {
 }
 _STATUS = {
     "best_at_edge": "The smallest loss is at the edge of the rates that were tried: the best one may lie beyond.",
-    "learnt_nothing": "The smallest loss is within noise of the untrained network's: no rate was seen to learn.",
+    "learnt_nothing": "The smallest loss is within noise of the untrained network's: no rate learnt anything.",
     "all_diverged": "Every trial diverged at all rates that were tried: search lower ones.",
 }
 
 
 @dataclass(frozen=True)
 class ParameterRow:
-    """One row of the parameter table; `whys` and `note_words` say what the lists above do not."""
+    """One row of the parameter table; `whys` and `note_words` hold what the lists above the table do not say."""
 
     name: str
     role: str
@@ -129,7 +129,7 @@ class CheckSection:
 
 @dataclass(frozen=True)
 class FamilyView:
-    """One family of a study: its chart, if every network's rates are known, and its figures."""
+    """One family of a study: its figures, and its chart if every network's rates are known."""
 
     title: str
     chart: Chart | None
@@ -154,7 +154,7 @@ Section = PlanSection | SearchSection | CheckSection | StudySection
 
 
 def section(part: Part, place: int) -> Section:
-    """Return the section of a part; `place` tells its names apart from other sections'."""
+    """Return the section of a part; `place` keeps its element names apart from other sections'."""
     if isinstance(part, PlanPart):
         return _plan(part, f"plan-{place}")
     if isinstance(part, SearchPart):
@@ -207,7 +207,7 @@ def _plan_facts(plan: Plan, *, has_graph: bool) -> tuple[Fact, ...]:
 
 
 def _settings_said(plan: Plan) -> str:
-    """Say what of the optimiser's a batch rule has moved besides rates."""
+    """Say which settings of the optimiser, besides rates, a batch rule has moved."""
     moved = {"1 - beta": plan.beta_factors, "epsilon": plan.eps_factors}
     return "; ".join(f"{name}: {format_factors(factors)}" for name, factors in moved.items() if factors)
 
@@ -250,7 +250,7 @@ def _search(part: SearchPart, anchor: str) -> SearchSection:
         )
     facts += [
         ("Estimate", number(search.estimate), "the minimum of a parabola, if there is one"),
-        ("Best", number(search.best), "the largest tried that is as good as the lowest, but for the seeds' noise"),
+        ("Best", number(search.best), "the largest whose loss is within noise of the smallest"),
         ("Bracket", f"{number(low)} – {number(high)}" if known else "–", "the neighbours of the best"),
     ]
     facts.append(
@@ -297,18 +297,18 @@ def _trend(trend: Trend, tolerance: float | None) -> TrendRow:
 
 def _study(part: StudyPart, anchor: str) -> StudySection:
     families = tuple(_family(family, part.rows) for family in part.families)
-    said = []
+    parts = []
     if part.config:
         training = part.config.get("training", {})
-        said.append(f"Scale {part.config.get('scale', 'unknown')} on {part.config.get('data', 'unknown data')}")
-        said += [f"{counted(int(training[key]), key[:-1])}" for key in ("epochs", "seeds") if key in training]
+        parts.append(f"Scale {part.config.get('scale', 'unknown')} on {part.config.get('data', 'unknown data')}")
+        parts += [f"{counted(int(training[key]), key[:-1])}" for key in ("epochs", "seeds") if key in training]
     if part.provenance:
-        said.append(str(part.provenance.get("device", "")))
-    note = ", ".join(filter(None, said)) + ("." if said else "")
+        parts.append(str(part.provenance.get("device", "")))
+    note = ", ".join(filter(None, parts)) + ("." if parts else "")
     if part.left_out:
-        note += f" Left out, the search of their base having no answer: {', '.join(map(str, part.left_out))}."
+        note += f" Left out because the search of their base has no answer: {', '.join(map(str, part.left_out))}."
     if families and not part.rows:
-        note += " The networks one by one are in a file table.csv, which was not beside the record."
+        note += " Single networks are in a file table.csv, which was not next to the record."
     return StudySection(anchor, part.name or "Transfer study", note.strip(), families)
 
 

@@ -1,4 +1,4 @@
-"""How much of the network's paths each edge carries: what the drawing shows as thickness."""
+"""Compute how much of the network's paths each edge carries, which the drawing shows as thickness."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from evenstep.signal import IncomingWeights, propagate
 
 
 def path_weights(plan: Plan) -> tuple[float, ...]:
-    """Return the weight of every edge of a plan's graph, from 0 to 1: a walk back from the output passes it so often.
+    """Return the weight of every edge of a plan's graph: the probability that a walk back from the output passes it.
 
     At a vertex the walk takes each edge by its share of what meets there: of the paths for the rule `paths`, whose
-    paths all count alike, and of the second moment for all others. Weights of the edges into a vertex add up to the
-    vertex's own, and an edge on no path has weight 0.
+    paths all count alike, and of the second moment for all others. The weights of the edges into a vertex add up to the
+    weight of the vertex, and an edge on no path has weight 0.
     """
     graph = gates_replaced(plan.graph, lambda gate: gate.started)
     live = graph.live()
@@ -37,7 +37,7 @@ def path_weights(plan: Plan) -> tuple[float, ...]:
 
 
 def _path_counts(live: Graph) -> Callable[[Edge], float]:
-    """Return how many paths lead to an edge: whole numbers of any length."""
+    """Return how many paths lead to an edge, as whole numbers of any length."""
     counts: dict[str, int] = {}
     for vertex in live.vertices:
         own = int(vertex.name in live.inputs)
@@ -46,7 +46,7 @@ def _path_counts(live: Graph) -> Callable[[Edge], float]:
 
 
 def _second_moments(plan: Plan, live: Graph) -> Callable[[Edge], float]:
-    """Return the second moment an edge brings to its target, its weights drawn as planned."""
+    """Return the second moment that an edge brings to its target, with weights drawn as planned."""
     std = {parameter.name: parameter.measured or 0.0 for parameter in plan.graph.parameters}
     std |= {planned.name: planned.std for planned in plan.parameters}
     weights = {parameter.name for parameter in plan.graph.parameters if parameter.role == "weight"}
@@ -56,7 +56,7 @@ def _second_moments(plan: Plan, live: Graph) -> Callable[[Edge], float]:
 
     def _size(edge: Edge, read: float) -> float:
         names = [name for name in edge.parameters if name in weights]
-        if edge.weight is None or not names:  # a weight that stands for any: it conserves what it reads
+        if edge.weight is None or not names:  # a generic weight, which conserves what it reads
             return 1.0 / read if read > 0 else 1.0
         return edge.weight.fan_in * std[names[0]] ** 2
 

@@ -1,4 +1,4 @@
-"""From what a caller hands in to the parts of a page."""
+"""Turn what a caller passes into the parts of a page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parts_of(subjects: Subject | Iterable[Subject], *, name: str = "") -> tuple[
 
 
 def _known(subject: Any) -> Subject:
-    """Return a member of several subjects; lists in lists are a mistake, not a shape of the page."""
+    """Return one of several subjects; nested lists are a mistake."""
     known = (Plan, LRSearch, Check, StudyPart, str, os.PathLike, Mapping)
     if not isinstance(subject, known):
         raise _unknown(subject)

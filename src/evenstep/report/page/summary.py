@@ -1,4 +1,4 @@
-"""The page's summary: for each part what it found, and the lines that a script needs to use it."""
+"""The page's summary: the result of each part, and the lines that a script needs to use it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SEARCH_BEGINNING = "import json\nfrom pathlib import Path\n\nimport evenstep as
 
 @dataclass(frozen=True)
 class Script:
-    """Lines to paste into a script, and the file that they read: its name and the JSON that it holds."""
+    """Lines to paste into a script, and the file that they read, with its name and JSON content."""
 
     code: str
     file: str
@@ -32,7 +32,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Summary:
-    """What one part found, in short lines; `script` uses it."""
+    """The result of one part in short lines; `script` uses it."""
 
     anchor: str
     title: str
@@ -44,7 +44,7 @@ class Summary:
 def summaries(parts: Sequence[tuple[str, str, str, Part]]) -> tuple[Summary, ...]:
     """Return the summary of every part, given with the anchor, title and heading of its section.
 
-    A search has lines to paste only where no plan is there to use its rate.
+    A search has lines to paste only if no plan on the page uses its rate.
     """
     planned = any(isinstance(part, PlanPart) for *_, part in parts)
     made: list[Summary] = []
@@ -53,7 +53,7 @@ def summaries(parts: Sequence[tuple[str, str, str, Part]]) -> tuple[Summary, ...
         if isinstance(part, PlanPart) and part.has_graph:
             try:
                 script = _plan_script(part.plan, _file(part.name or "plan", made))
-            except PlanError as error:  # what JSON cannot hold is shown all the same
+            except PlanError as error:  # a plan that JSON cannot hold is still shown
                 lines = (*lines, f"No script can load it: {error}.")
         elif isinstance(part, SearchPart) and part.has_graph and not planned and part.search.status != "all_diverged":
             script = _search_script(part.search, _file(part.name or "search", made))
@@ -85,20 +85,18 @@ def _plan_lines(part: PlanPart) -> tuple[str, ...]:
     if frozen:
         lines.append(f"{counted(frozen, 'parameter')} frozen: {'it is' if frozen == 1 else 'they are'} not trained.")
     if not part.has_graph:
-        lines.append(
-            "The file leaves the graph out, so that no script can load the plan; write it with plan.to_json()."
-        )
+        lines.append("The file has no graph, so no script can load the plan; write it with plan.to_json().")
     return tuple(lines)
 
 
 def _by(plan: Plan) -> str:
     head = head_words(plan).removeprefix("Plan by ")
-    return head.rpartition(", ")[0]  # the base has a line of its own
+    return head.rpartition(", ")[0]  # the base has its own line
 
 
 def _base_line(plan: Plan) -> str:
     if plan.base is None:
-        return "No base was searched: the plan holds factors, and needs the base's learning rate as lr."
+        return "No base was searched: the plan holds factors only, and needs the base's learning rate as lr."
     return f"The base's learning rate is {number(plan.base)}; the network's factor is {number(plan.lr_scale)}."
 
 
@@ -119,7 +117,7 @@ def _search_lines(part: SearchPart) -> tuple[str, ...]:
         within = f" (95 % interval {number(search.interval[0])} to {number(search.interval[1])})"
     lines.append(f"Learning rate {number(search.rate)}{within}.")
     if not part.has_graph:
-        lines.append("The graph of the base is not in the file; search with --json to plan from it.")
+        lines.append("The file has no graph of the base; search with --json to plan from it.")
     return tuple(lines)
 
 
@@ -151,7 +149,7 @@ def _search_script(search: LRSearch, file: str) -> Script:
 
 
 def _file(name: str, before: Sequence[Summary]) -> str:
-    """Return a file's name that no summary before has: letters, digits and dashes of a part's name."""
+    """Return a file name that no earlier summary has, from the letters, digits and dashes of a part's name."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:60] or "plan"
     taken = {summary.script.file for summary in before if summary.script}
     names = (f"{plain}{end}.json" for end in ("", *(f"-{place}" for place in range(2, len(before) + 3))))
@@ -163,7 +161,7 @@ def _quoted(text: str) -> str:
 
 
 def _harmless(text: str) -> Markup:
-    """Return JSON that holds no letter with a meaning in HTML; as JSON it is the same."""
+    """Return equal JSON without characters that have a meaning in HTML."""
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return Markup(text)

@@ -1,4 +1,4 @@
-"""Numbers as the page says them."""
+"""Format numbers for the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WRITTEN_OUT = 10**9
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Return a number with so many digits that count; a dash where there is none.
+    """Return a number with `digits` significant digits, or a dash for None.
 
     >>> number(0.012345678), number(1e-9), number(None)
     ('0.01235', '1e-09', '–')
@@ -18,7 +18,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def whole(value: int) -> str:
-    """Return a whole number, in groups of three digits, and as a power of ten where it is too long to read.
+    """Return a whole number in groups of three digits, or as a power of ten if it is too long to read.
 
     >>> whole(1234567), whole(10**5000)
     ('1,234,567', '≈ 10⁵⁰⁰⁰')
@@ -54,7 +54,7 @@ def size(shape: Sequence[int]) -> str:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """Return a number with what it counts.
+    """Return a number with the noun that it counts.
 
     >>> counted(1, "path"), counted(2, "vertex", "vertices")
     ('1 path', '2 vertices')

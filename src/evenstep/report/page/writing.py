@@ -1,4 +1,4 @@
-"""Write the page: one file with everything in it, there whole or not at all."""
+"""Write the page: one file with everything in it, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _ORDER = ("plan", "search", "check", "study")
 
 
 def write_report(subjects: Subject | Iterable[Subject], path: str | os.PathLike[str], *, title: str = "") -> Path:
-    """Write one self-contained HTML page about plans, searches, checks and studies, and return where it is.
+    """Write one self-contained HTML page about plans, searches, checks and studies, and return its path.
 
-    `subjects` is one of them (a `Plan`, an `LRSearch`, a `Check` or a study's record), the path of a file that holds
-    one, a list of such, or a mapping from names, which become headings, to such.
+    `subjects` is a `Plan`, an `LRSearch`, a `Check`, a study's record, or the path of a file that holds one of these.
+    It may also be a list of them, or a mapping from names, which become headings.
     """
     if not isinstance(path, str | os.PathLike) or "\0" in os.fsdecode(path):
-        raise InputError(f"path is {shown(path)}; give where to write the page, such as 'report.html'")
+        raise InputError(f"path is {shown(path)}; give the file to write the page to, such as 'report.html'")
     target = Path(path)
     write_page(render(parts_of(subjects), title=title), target)
     return target
 
 
 def render(parts: Sequence[Part], *, title: str = "") -> str:
-    """Return the page of parts as HTML text."""
+    """Return a page of parts as HTML text."""
     if not isinstance(title, str):
         raise InputError(f"title is {shown(title)}; give a text")
     pairs = [(section(part, place), part) for place, part in enumerate(parts)]
@@ -68,7 +68,7 @@ def render(parts: Sequence[Part], *, title: str = "") -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """Return the page's Content-Security-Policy: this style sheet, this script, and nothing else at all."""
+    """Return the page's Content-Security-Policy: this style sheet, this script, and nothing else."""
     return (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -80,7 +80,7 @@ def _digest(text: str) -> str:
 
 
 def write_page(page: str, path: Path) -> None:
-    """Write a page beside its place and move it there, so that no reader ever sees half of one."""
+    """Write a page next to its place and move it there, so that no reader sees half a page."""
     target = Path(os.path.realpath(path))
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
@@ -101,7 +101,7 @@ def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError:
-        return  # its folder is not there, or not a folder: neither is the file
+        return  # its folder does not exist or is not a folder, so neither does the file
 
 
 def _environment() -> Environment:
@@ -115,12 +115,12 @@ def _environment() -> Environment:
 
 
 def _data(name: str) -> Markup:
-    """Return a file of the package as it is: our own text, which needs no escaping."""
+    """Return a file of the package unchanged: its text needs no escaping."""
     return Markup(resources.files("evenstep.report.page").joinpath("templates", name).read_text(encoding="utf-8"))
 
 
 def _geometry(sections: Sequence[Section]) -> dict[str, Any]:
-    """Return what the script needs of the graphs."""
+    """Return what the page's script needs to know about the graphs."""
     drawings = [s.drawing for s in sections if isinstance(s, PlanSection) and s.drawing]
     found: dict[str, Any] = {}
     for drawing in drawings:

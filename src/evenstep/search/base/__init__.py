@@ -1,4 +1,4 @@
-"""A base without thought: the user's own network with one block of each kind that it repeats."""
+"""Make a base automatically: the user's network with one block of each kind that it repeats."""
 
 from evenstep.search.base.making import Base, base_of
 

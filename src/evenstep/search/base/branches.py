@@ -1,4 +1,4 @@
-"""Find out from autograd's graph whether what some modules return is added to the stream, and does nothing else."""
+"""Find out from autograd's graph whether the results of some modules are only added to the stream."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch.autograd.graph import Node
 
 from evenstep.search.base.recording import Call, Recording, flows_of, reached
 
-# Of zeros these make zeros, whatever else they take, ...
+# These turn a zero operand into zeros, whatever their others are, ...
 _ANY = frozenset({"Mul", "Mm", "Bmm"})
-# ... these, of one operand alone, ...
+# ... these do so with their only operand, ...
 _UNARY = frozenset(
     """
     Alias AsStrided Clone Elu Expand Gelu LeakyRelu Mean Mish NativeDropout Neg Permute Pow Relu Repeat Reshape
@@ -20,23 +20,23 @@ _UNARY = frozenset(
     UpsampleNearest2D
     """.split()
 )
-# ... and these where all that they take is zero.
+# ... and these do so if all operands are zero.
 _ALL = frozenset({"Cat", "Stack"})
 _SUMS = frozenset({"Add", "Sub"})
 
 
 def is_added(calls: Sequence[Call], recording: Recording) -> bool:
-    """Say whether all that the calls make, but for what they make of each other, is added to what others make.
+    """Say whether all results of the calls, except those that only the calls use, are added to other results.
 
-    It may be scaled, gated, dropped or moved on its way. A sum that is scaled, or whose other summand is, would leave a
-    factor behind.
+    They may be scaled, gated, dropped or moved on the way. Removing the calls from a sum that is scaled, or whose other
+    summand is, would leave a factor behind.
     """
     makers = {flow.maker for call in calls for flow in flows_of(call.returned) if flow.maker is not None}
     inside = _inside(calls, recording)
     zero = _zero(makers, inside, recording)
     if zero.intersection(recording.results):
         return False
-    # What is made of zeros and ends in one of the calls, or in zeros once more, is gone as well.
+    # Zeros that end in one of the calls, or in zeros again, disappear as well.
     live = set[Node]().union(*(reached(result, recording.sources, zero | inside) for result in recording.results))
     outlets = {user for node in zero for user in recording.users.get(node, ()) if user in live}
     taken = (flow.maker for call in calls for flow in call.taken.values())
@@ -52,7 +52,7 @@ def _is_plain_sum(node: Node, zero: set[Node], stream: set[Node], recording: Rec
 
 
 def _inside(calls: Sequence[Call], recording: Recording) -> set[Node]:
-    """Return the nodes of the calls themselves, which are gone without them."""
+    """Return the nodes inside the calls, which disappear with them."""
     found: set[Node] = set()
     for call in calls:
         stop = {flow.maker for flow in call.taken.values()}
@@ -63,7 +63,7 @@ def _inside(calls: Sequence[Call], recording: Recording) -> set[Node]:
 
 
 def _zero(makers: set[Node], inside: set[Node], recording: Recording) -> set[Node]:
-    """Return the nodes that make zeros where the makers do, or a number that was added to them: `sum` begins at one."""
+    """Return the nodes that are zero if the makers are, or a number that was added to them, as Python's `sum` does."""
     zero, shifted = set[Node](), set[Node]()
     left = list(makers)
     while left:
@@ -82,7 +82,7 @@ def _zero(makers: set[Node], inside: set[Node], recording: Recording) -> set[Nod
 def _keeps_zero(node: Node, zero: set[Node], shifted: set[Node]) -> bool:
     kind = _kind(node)
     operands = [source for source, _ in node.next_functions]
-    if kind in _SUMS:  # a parameter that is added is no zero
+    if kind in _SUMS:  # an added parameter is not zero
         return all(operand is None or operand in zero for operand in operands)
     if not shifted.isdisjoint(operands):
         return False
@@ -96,6 +96,6 @@ def _kind(node: Node) -> str:
 
 
 def _scales(node: Node) -> bool:
-    """Say whether a node multiplies by one number."""
+    """Say whether a node multiplies by a single number."""
     other = getattr(node, "_saved_other", None) if _kind(node) in ("Mul", "Div") else None
     return isinstance(other, Tensor) and other.numel() == 1

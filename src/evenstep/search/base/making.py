@@ -1,4 +1,4 @@
-"""Make a base of the user's own network: the same inputs, stem, outputs and width, and one block of each kind."""
+"""Make a base from the user's network: the same inputs, stem, outputs and width, and one block of each kind."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from evenstep.search.sharing import packed, unpacked_
 
 @dataclass(frozen=True, repr=False)
 class Base:
-    """Make a small network of the user's kind at each call; `search_lr` takes it in the place of a function.
+    """Make a small version of the user's network at each call; `search_lr` takes it like any function.
 
-    `words` say what was left of the user's network, `share` what a step costs relative to one of that network: the part
-    of the multiplications in a forward pass.
+    `words` says what is left of the user's network. `share` is the cost of a step relative to that network's, measured
+    in multiplications of a forward pass.
     """
 
     template: nn.Module
@@ -45,7 +45,7 @@ class Base:
         return f"Base({self.words}; {self.share:.2g} of its cost)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel with a template that pickle takes."""
+        """Pickle with a template that pickle accepts."""
         return _arrived, (*packed(self.template), self.words, self.share)
 
 
@@ -54,14 +54,19 @@ def _arrived(template: nn.Module, names: list[str], words: str, share: float) ->
 
 
 def base_of(model: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[str, Any] | None = None) -> Base:
-    """Return a base for a network, made of the network itself: of the blocks that it repeats, one of each kind is left.
+    """Make a base from a network itself: of the blocks that it repeats, keep one of each kind.
 
-    The network runs once on the example inputs, which come as `plan` takes them. A block is left out where another of
-    its kind ran before it, what it returns has the shape of what it takes, and nothing else reads what it takes; the
-    stream then passes its place unchanged. Where what it returns is added to the stream outside it, zeros are added
-    instead. Recurrent modules keep their first layer. Inputs, outputs, stem, readout,
-    width and ties stay. A network in which nothing repeats is its own base, and so is one that cannot do without what
-    it repeats. The network itself is not touched, nor are random states.
+    Inputs, outputs, stem, readout, width and ties stay. A network in which nothing repeats, or that cannot do without
+    its repeats, is its own base. The network and all random states stay as they are.
+
+    The network runs once on the example inputs, which have the form that `plan` takes. A block is left out if:
+
+    - another block of its kind ran before it,
+    - its result has the shape of its input, and
+    - nothing else reads its input.
+
+    The stream then passes its place unchanged. If the block's result is added to the stream outside the block, zeros
+    are added instead. Recurrent modules keep their first layer.
 
     >>> chain = [layer for _ in range(6) for layer in (nn.Linear(16, 16), nn.ReLU())]
     >>> base_of(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), *chain, nn.Linear(16, 2)), torch.zeros(4, 8))
@@ -75,7 +80,7 @@ def base_of(model: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[st
     require_copies(model)
     kind = type(model).__name__
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # whoever trains or plans the network hears all this there
+        warnings.simplefilter("ignore")  # training or planning the network repeats these warnings
         whole = _copy_of(model)
         try:
             wanted = _Behaviour.of(whole, args, kwargs)
@@ -97,14 +102,14 @@ def _copy_of(model: nn.Module) -> nn.Module:
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise InputError(
-            f"{type(model).__name__} cannot be copied, and its base is made of a copy: {reason}; write a function that "
-            "makes a small network of its kind, and give that to search_lr"
+            f"{type(model).__name__} cannot be copied, but a base is made from a copy: {reason}; write a function that "
+            "makes a small network of its kind, and give it to search_lr"
         ) from error
 
 
 @dataclass(frozen=True)
 class _Behaviour:
-    """Hold what a network does on its inputs: the form of its output, and which parameters get a gradient."""
+    """Hold how a network behaves on its inputs: the form of its output, and which parameters get a gradient."""
 
     form: Any
     trained: frozenset[str]
@@ -128,7 +133,7 @@ class _Behaviour:
         return cls(_form(output), frozenset(trained))
 
     def lasts_in(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Say whether a reduced network does the same with what is left of it."""
+        """Say whether a reduced network behaves the same, with the parameters that it has left."""
         try:
             other = _Behaviour.of(model, args, kwargs)
         except Exception:
@@ -140,7 +145,7 @@ class _Behaviour:
 def _possible(
     model: nn.Module, groups: tuple[Group, ...], wanted: _Behaviour, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Group, ...]:
-    """Return the groups that the network can do without: all, or those that do no harm one after the other."""
+    """Return the groups that the network can do without: all of them, or those that can go one after the other."""
 
     @functools.cache
     def planned() -> bool:
@@ -148,7 +153,7 @@ def _possible(
 
     def fit(chosen: tuple[Group, ...]) -> bool:
         small = reduced(model, chosen)
-        # A network that no plan is made of is none the better for a larger base.
+        # If the network itself cannot be planned, a larger base does not help.
         return wanted.lasts_in(small, args, kwargs) and (_can_be_planned(small, args, kwargs) or not planned())
 
     if not groups or fit(groups):
@@ -175,15 +180,15 @@ def _differentiable(output: Any) -> list[Tensor]:
 
 
 def _form(output: Any) -> Any:
-    """Return the kinds, shapes and types in an output; of an object such as a cache, its kind alone."""
+    """Return the kinds, shapes and types in an output; for an object such as a cache, only its kind."""
     if isinstance(output, Tensor):
         return tuple(output.shape), str(output.dtype)
     return type(output).__name__, tuple((name, _form(part)) for name, part in parts_of(output))
 
 
 def _cost(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-    """Return the multiplications of a forward pass, or where none can be counted the number of parameters."""
-    # Fused recurrent kernels are not counted; what they are made of is.
+    """Return the multiplications of a forward pass, or the number of parameters if none can be counted."""
+    # Fused recurrent kernels are not counted, but their parts are.
     plain = torch.backends.mkldnn.flags(enabled=False), torch.backends.cudnn.flags(enabled=False)
     with plain[0], plain[1], FlopCounterMode(display=False) as counter:
         run(copied(model), args, kwargs)

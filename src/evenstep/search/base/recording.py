@@ -1,6 +1,6 @@
-"""Run a network once and note what each of its modules takes and returns, and how the results depend on each other.
+"""Run a network once and record what each module takes and returns, and how the results depend on each other.
 
-Dependence is read off autograd's own graph: it knows views, changes in place and whatever else a forward does.
+Dependence comes from autograd's graph, which knows views, changes in place and everything else in a forward pass.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from evenstep.search.randomness import copied, own_randomness
 
-Place = int | str  # of an argument: its position or its keyword
+Place = int | str  # of an argument: its position or keyword
 
 
 class Flow(NamedTuple):
@@ -27,13 +27,13 @@ class Flow(NamedTuple):
     maker: Node | None
 
     def like(self, other: Flow) -> bool:
-        """Say whether two tensors can stand in each other's place."""
+        """Say whether two tensors can replace each other."""
         return self.shape == other.shape and self.dtype == other.dtype
 
 
 @dataclass(frozen=True)
 class Call:
-    """Hold one call of a module: the tensors among its arguments, and what it returned, a `Flow` for each tensor."""
+    """Hold one call of a module: the tensors among its arguments and results, as a `Flow` each."""
 
     taken: Mapping[Place, Flow]
     returned: Any
@@ -41,9 +41,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Recording:
-    """Hold the calls of one run by the names of modules, in the order in which these began, and the graph of results.
+    """Hold the calls of one run by module name, in the order in which modules began, and the graph of results.
 
-    `sources` are the nodes that each node is computed from, `users` those that are computed from it.
+    `sources` maps each node to the nodes that it is computed from, `users` to those that are computed from it.
     """
 
     calls: Mapping[str, tuple[Call, ...]]
@@ -52,11 +52,11 @@ class Recording:
     results: tuple[Node, ...]
 
     def carries_alone(self, into: Flow, out: Flow, besides: tuple[Flow, ...]) -> bool:
-        """Say whether all that the network makes of `into`, or of what it came from, passes through `out`.
+        """Say whether everything that the network computes from `into`, or from its sources, passes through `out`.
 
-        Otherwise something else reads the stream: a residual branch's own input is added to it later, a query's is a
-        key's as well, and without the module the stream would meet itself. What a module takes besides (an encoder's
-        output) may be read by others, and a concatenation keeps its parts apart, so that a U-Net's skips do no harm.
+        Otherwise something else reads the stream: a residual branch's input is added later, or a query's input is also
+        the key's, and without the module the stream would meet itself. Other modules may read the module's other inputs
+        (an encoder's output), and a concatenation keeps its parts apart, so a U-Net's skips do no harm.
         """
         if into.maker is None or out.maker is None or into.maker is out.maker:
             return False
@@ -84,7 +84,7 @@ class Recording:
 def reached(
     start: Node, steps: Mapping[Node, tuple[Node, ...]], stop: Collection[Node | None] = frozenset()
 ) -> set[Node]:
-    """Return a node and all that lead on from it."""
+    """Return a node and all nodes that follow from it."""
     seen: set[Node] = set()
     left = [start]
     while left:
@@ -96,10 +96,10 @@ def reached(
 
 
 def record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording:
-    """Run a copy of a network, in the mode it is in, and return what its modules did.
+    """Run a copy of a network in its current mode, and return what its modules did.
 
-    Dependence is followed from the inputs on where the network allows it. One that asks for gradients itself, as
-    wav2vec2 does of the first thing it makes of a waveform, takes inputs without any.
+    Dependence is followed from the inputs if the network allows it. A network that asks for gradients itself, as
+    wav2vec2 does for its first features, gets inputs without gradients.
     """
     try:
         return _recorded(model, args, kwargs, follow=True)
@@ -109,7 +109,7 @@ def record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R
 
 def _recorded(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, follow: bool) -> Recording:
     model = copied(model)
-    for parameter in model.parameters():  # frozen parts pass the stream on, too
+    for parameter in model.parameters():  # frozen parts pass the stream on too
         if parameter.is_floating_point():
             parameter.requires_grad_()
     open_calls: list[tuple[str, dict[Place, Flow]]] = []
@@ -143,7 +143,7 @@ def run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, foll
 
 
 def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an output holds, with the names; nothing where it is no container that is known."""
+    """Yield the named parts of an output, or nothing if it is not a known container."""
     if isinstance(value, Mapping):
         yield from ((str(key), part) for key, part in value.items())
     elif isinstance(value, list | tuple):
@@ -159,7 +159,7 @@ def _watch(
     calls: dict[str, list[Call]],
 ) -> None:
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # Before the call: one that changes its argument in place changes what computed it.
+        # Before the call, because changing an argument in place changes what computed it.
         given: list[tuple[Place, Any]] = [*enumerate(args), *kwargs.items()]
         taken = {place: _flow(value) for place, value in given if isinstance(value, Tensor)}
         calls.setdefault(name, [])
@@ -191,7 +191,7 @@ def _as_flows(value: Any) -> Any:
 
 
 def flows_of(value: Any) -> Iterator[Flow]:
-    """Yield the tensors that a module returned, in their order."""
+    """Yield the tensors that a module returned, in order."""
     if isinstance(value, Flow):
         yield value
         return
@@ -200,7 +200,7 @@ def flows_of(value: Any) -> Iterator[Flow]:
 
 
 def _graph(results: tuple[Node, ...]) -> dict[Node, tuple[Node, ...]]:
-    """Return what each node is computed from, leaves left out: a tied table is no path from readout to stem."""
+    """Return what each node is computed from, without leaves: a tied table is not a path from readout to stem."""
     graph: dict[Node, tuple[Node, ...]] = {}
     left = list(results)
     while left:

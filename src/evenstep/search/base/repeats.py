@@ -1,4 +1,4 @@
-"""Find the blocks that a network repeats, and which of them it can do without."""
+"""Find the blocks that a network repeats, and those that it can do without."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch.nn.utils.parametrize import type_before_parametrizations as _class
 from evenstep.search.base.recording import Call, Recording
 from evenstep.search.base.skips import Skip, adds_zeros, skips_of
 
-# The blocks of a recurrent network are layers inside one module.
+# A recurrent network's blocks are layers inside one module.
 _RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Hold one kind of block that runs again and again, and the skips that leave one (or a recurrent layer alone)."""
+    """Hold one kind of repeated block, and the skips that leave one of them (or one recurrent layer)."""
 
     words: str
     skips: tuple[Skip, ...] = ()
@@ -28,7 +28,7 @@ class Group:
 
 @dataclass(frozen=True)
 class _Part:
-    """Hold a module that runs inside another, and its calls."""
+    """Hold a module that runs inside another, with its calls."""
 
     name: str
     module: nn.Module
@@ -65,7 +65,7 @@ def _inside(name: str, module: nn.Module, recording: Recording, ends: tuple[str,
 
 
 def _parts(name: str, module: nn.Module, recording: Recording) -> Iterator[_Part]:
-    """Yield the modules that run inside another; those that only hold others, such as lists, are looked into."""
+    """Yield the modules that run inside another, looking into those that only hold others, such as lists."""
     for child_name, child in module.named_children():
         path = f"{name}.{child_name}" if name else child_name
         count = len(recording.calls.get(path, ()))
@@ -78,13 +78,13 @@ def _parts(name: str, module: nn.Module, recording: Recording) -> Iterator[_Part
 def _runs(
     parts: Sequence[_Part], start: int, recording: Recording, ends: tuple[str, str]
 ) -> Iterator[tuple[Group, int]]:
-    """Yield groups of repeats that begin at a part, with the parts that they span: those that span most first."""
+    """Yield groups of repeats that begin at a part, with the parts that they span, the longest first."""
     found: list[tuple[list[Sequence[_Part]], bool]] = []
     for period in range(1, (len(parts) - start) // 2 + 1):
         count = _count(parts, start, period)
         places = [start + shift for shift in range(period) if _matrices(parts[start + shift].module)]
         if count > 1 and places:
-            # In a chain a matrix goes with the norm after it: where the same repeats can begin with one, they do.
+            # In a chain a matrix goes with the norm after it, so repeats begin with a matrix if they can.
             chain = start in places or all(_count(parts, at, period) < count for at in places)
             repeats = [parts[start + place * period : start + (place + 1) * period] for place in range(count)]
             found.append((repeats, chain))
@@ -99,7 +99,7 @@ def _runs(
 
 
 def _preference(repeats: list[Sequence[_Part]]) -> tuple[int, bool, int]:
-    """Rank repeats: those that span most, then those whose names count one thing, layers and not layers' experts."""
+    """Rank repeats: the longest first, then those whose names count one thing: layers, not layers' experts."""
 
     def counts_one_thing(names: tuple[str, ...]) -> bool:
         paths = [name.split(".") for name in names]
@@ -111,7 +111,7 @@ def _preference(repeats: list[Sequence[_Part]]) -> tuple[int, bool, int]:
 
 
 def _skips(repeat: Sequence[_Part], recording: Recording, *, chain: bool) -> tuple[Skip, ...]:
-    """Return what leaves a repeat out; nothing where that differs from one of its runs to the next."""
+    """Return the skips that leave a repeat out, or none if they differ between its runs."""
     runs = zip(*(part.calls for part in repeat), strict=True)
     names = [part.name for part in repeat]
     first, *others = (skips_of(dict(zip(names, calls, strict=True)), recording, chain=chain) for calls in runs)
@@ -119,7 +119,7 @@ def _skips(repeat: Sequence[_Part], recording: Recording, *, chain: bool) -> tup
 
 
 def _count(parts: Sequence[_Part], start: int, period: int) -> int:
-    """Return how often the parts from a start on run again, the first time included."""
+    """Return how often the parts from `start` run, including the first time."""
     count = 1
     while (end := start + (count + 1) * period) <= len(parts):
         repeat = parts[end - period : end]
@@ -130,7 +130,7 @@ def _count(parts: Sequence[_Part], start: int, period: int) -> int:
 
 
 def _covers(kept: _Part, other: _Part) -> bool:
-    """Say whether one module has all that is in another: sizes of weights, and in the same places the same classes.
+    """Say whether one module has everything that another has: weight sizes, and the same classes in the same places.
 
     A stage's first block, which halves the field, covers the others.
     """
@@ -145,11 +145,11 @@ def _covers(kept: _Part, other: _Part) -> bool:
 
 
 def _alike(one: nn.Module, other: nn.Module) -> bool:
-    """Say whether two modules are of a kind by class, by words, flags and functions, and by what of them is trained.
+    """Say whether two modules are of one kind: the same class, strings, flags and functions, and trainable parameters.
 
-    Numbers tell layers' places.
+    Numbers do not count, because they often tell a layer's place.
     """
-    if nn.Identity in (type(one), type(other)):  # what drops nothing in the first layer drops more in later ones
+    if nn.Identity in (type(one), type(other)):  # an Identity may be dropout in later layers
         return True
     if _class(one) is not _class(other) or _flags(one) != _flags(other):
         return False
@@ -164,10 +164,10 @@ def _flags(module: nn.Module) -> dict[str, Any]:
 
 
 def _function(function: Callable[..., Any]) -> Any:
-    """Return what tells a function from others: those that are written at one place and hold the same are one."""
+    """Return a function's identity: functions written in one place that hold the same values are one."""
     if isinstance(function, functools.partial):
         return _function(function.func), function.args, tuple(function.keywords.items())
-    plain = getattr(function, "__func__", function)  # a block's own method is another's
+    plain = getattr(function, "__func__", function)  # blocks share their class's methods
     code = getattr(plain, "__code__", None)
     if code is None:
         return plain if hasattr(plain, "__name__") else type(plain)
@@ -184,7 +184,7 @@ def _matrices(module: nn.Module, *, deep: bool = True) -> int:
 
 
 def _inner(repeats: list[Sequence[_Part]], ends: tuple[str, str]) -> list[Sequence[_Part]]:
-    """Return the repeats after the first; single matrices at the network's ends are its stem and readout, no blocks."""
+    """Return the inner repeats: single matrices at the network's ends are its stem and readout, not blocks."""
     first, last = 1, len(repeats)
     if sum(_matrices(part.module) for part in repeats[0]) == 1:
         first += any(_holds(part, ends[0]) for part in repeats[0])

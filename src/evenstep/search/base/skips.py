@@ -1,4 +1,4 @@
-"""Say what to put in the place of modules that are left out: the stream itself, or zeros for what was added to it."""
+"""Say what replaces modules that are left out: the stream itself, or zeros for what was added to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evenstep.search.base.recording import Call, Flow, Place, Recording, flows_o
 
 @dataclass(frozen=True)
 class Skip:
-    """Name a module to leave out, and what to return for what it returned: an argument or zeros for each tensor."""
+    """Name a module to leave out, and what it returns instead: an argument or zeros for each tensor."""
 
     name: str
     returned: Any
@@ -22,7 +22,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class Argument:
-    """Stand for the argument at a place."""
+    """Stand for an argument, by its place."""
 
     place: Place
 
@@ -36,7 +36,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Zeros:
-    """Stand for zeros made from the argument at a place: of its type where none is named, and of its sizes."""
+    """Stand for zeros made from an argument: of its type, unless one is named, and of its sizes."""
 
     place: Place
     sizes: tuple[int | Size, ...]
@@ -44,11 +44,11 @@ class Zeros:
 
 
 def skips_of(calls: Mapping[str, Call], recording: Recording, *, chain: bool) -> tuple[Skip, ...]:
-    """Return what leaves a repeat, its modules' calls by name, out of the stream; nothing where it cannot be.
+    """Return the skips that leave a repeat, given by its modules' calls, out of the stream; none if that is impossible.
 
-    Either the stream passes it unchanged (only where it may count as a part of a chain), or what it returns is added to
-    the stream, and zeros are added instead. In a layer with its norms after the sums the norms are passed, and what is
-    added before them is zero.
+    Either the stream passes it unchanged (only if it may be part of a `chain`), or its results are added to the stream,
+    and zeros are added instead. In a layer with norms after the sums, the stream passes the norms, and zeros are added
+    before them.
     """
     if chain and (passed := _passed(calls, recording)):
         return passed
@@ -63,7 +63,7 @@ def skips_of(calls: Mapping[str, Call], recording: Recording, *, chain: bool) ->
 
 
 def adds_zeros(skips: Sequence[Skip]) -> bool:
-    """Say whether zeros stand in the place of all that is left out."""
+    """Say whether zeros replace everything that is left out."""
     return not any(isinstance(form, Argument) for skip in skips for form in _leaves(skip.returned))
 
 
@@ -72,7 +72,7 @@ def _leaves(form: Any) -> list[Any]:
 
 
 def _passed(calls: Mapping[str, Call], recording: Recording) -> tuple[Skip, ...]:
-    """Return what lets the stream pass a repeat unchanged; nothing where it is not its own or changes its shape."""
+    """Return the skips that let the stream pass a repeat unchanged; none if others read it or its shape changes."""
     if len(calls) == 1:
         ((name, call),) = calls.items()
         return _block(name, call, recording)
@@ -81,7 +81,7 @@ def _passed(calls: Mapping[str, Call], recording: Recording) -> tuple[Skip, ...]
         return ()
     _, place, first = streams[0]
     into, flows = first.taken[place], [call.returned for *_, call in streams]
-    # Past each module: around the first of a repeat with its norm after the sum, the stream would meet itself.
+    # Pass each module: around the first of a repeat with its norm after the sum, the stream would meet itself.
     changed = [flow for flow in flows if flow.maker is not into.maker]
     if not changed or not into.like(flows[-1]) or not all(recording.carries_alone(into, flow, ()) for flow in changed):
         return ()
@@ -99,11 +99,11 @@ def _block(name: str, call: Call, recording: Recording) -> tuple[Skip, ...]:
 
 
 def _matched(returned: Any, taken: Mapping[Place, Flow]) -> tuple[Any, tuple[Flow, Flow], list[Flow]] | None:
-    """Return an argument in the place of each tensor that was returned, the stream, and what no argument is like.
+    """Return an argument for each returned tensor, the stream, and the results that no argument is like.
 
-    The stream is the first that was changed. An argument that is passed on is itself; any other result takes the first
-    argument of its shape and type, and None where there is none: attention's weights, which a block may return for
-    those who look at them.
+    The stream is the first result that was changed. An argument that is passed on stands for itself. Any other result
+    takes the first argument of its shape and type, or None if there is none, as for attention weights that a block
+    returns for inspection.
     """
     free = dict(taken)
     flows = list(flows_of(returned))
@@ -130,7 +130,7 @@ def _matched(returned: Any, taken: Mapping[Place, Flow]) -> tuple[Any, tuple[Flo
 
 
 def _zeros(returned: Any, taken: Mapping[Place, Flow]) -> Any:
-    """Return zeros in the place of each tensor that was returned; None where no argument could tell their sizes."""
+    """Return zeros for each returned tensor, or None if no argument tells their sizes."""
     if type(returned) in (list, tuple):
         forms = [_zeros(part, taken) if isinstance(part, Flow | list | tuple) else part for part in returned]
         unknown = any(form is None and part is not None for form, part in zip(forms, returned, strict=True))
@@ -142,13 +142,13 @@ def _zeros(returned: Any, taken: Mapping[Place, Flow]) -> Any:
         sizes = _sizes(returned, taken[place])
         return taken[place].dtype == returned.dtype, sum(isinstance(size, Size) for size in sizes)
 
-    place = max(taken, key=likeness)  # the first of those that are most like it
+    place = max(taken, key=likeness)  # the first of those most like it
     dtype = None if taken[place].dtype == returned.dtype else returned.dtype
     return Zeros(place, _sizes(returned, taken[place]), dtype)
 
 
 def _sizes(returned: Flow, given: Flow) -> tuple[int | Size, ...]:
-    """Return a result's sizes; those that its argument has in the same place stay its argument's in other batches."""
+    """Return a result's sizes; sizes that its argument shares stay the argument's in other batches."""
     return tuple(
         Size(dimension) if given.shape[dimension : dimension + 1] == (size,) else size
         for dimension, size in enumerate(returned.shape)

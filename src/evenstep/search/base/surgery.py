@@ -1,4 +1,4 @@
-"""Take blocks out of a copy of a network: in their place the stream passes through, or zeros are added to it."""
+"""Take blocks out of a copy of a network: the stream passes through their place, or zeros are added to it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from evenstep.search.randomness import copied, own_randomness
 
 
 class PassThrough(nn.Module):
-    """Return arguments as they come, or zeros, in the form in which a block returned what it made of them."""
+    """Return arguments unchanged, or zeros, in the form of a block's results."""
 
     def __init__(self, returned: Any, kept: Mapping[str, Any]) -> None:
         super().__init__()
-        for name, value in kept.items():  # networks ask their blocks what kind they are
+        for name, value in kept.items():  # networks read attributes of their blocks
             setattr(self, name, value)
         self._returned = returned
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the arguments or zeros that stand for what the block would have returned."""
+        """Return the arguments or zeros that replace the block's results."""
         return _filled(self._returned, args, kwargs)
 
 
@@ -62,7 +62,7 @@ def _plain_attributes(block: nn.Module) -> dict[str, Any]:
 
 
 def _replace_(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put a module into every place of another: one that is called once may be registered twice."""
+    """Put a module into every place of another, because a module may be registered twice."""
     for module in list(model.modules()):
         for name, child in module._modules.items():
             if child is old:
@@ -70,7 +70,7 @@ def _replace_(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
 
 
 def _first_layer(layers: nn.RNNBase) -> nn.RNNBase:
-    """Return a recurrent module of one layer, with the parameters of the first."""
+    """Return a recurrent module of one layer, with the first layer's parameters."""
     options: dict[str, Any] = {"nonlinearity": layers.nonlinearity} if isinstance(layers, nn.RNN) else {}
     if isinstance(layers, nn.LSTM):
         options["proj_size"] = layers.proj_size

@@ -1,4 +1,4 @@
-"""How a chunk of trials is best trained: stacked or single, and how many at a time; found by timing a few steps."""
+"""Choose how to train a chunk of trials, by timing a few steps: stacked or single, and how many at a time."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ BatchingKind = Literal["stacked", "single"]
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """Say how trials are trained: `chunk` together, as one stacked network or each on its own.
+    """Say how trials train: `chunk` at a time, stacked as one network or separately.
 
-    All that the last digits of a loss depend on is here, so that a search that is resumed, or goes on elsewhere, ends
-    in the same ones: which trials are stacked together, and on how many of a CPU's `threads`. `processes` share the
-    trials of a wave; `seconds` is what one trial's step took when it was timed, on one thread.
+    This holds everything that a loss's last digits depend on: which trials are stacked together, and on how many CPU
+    `threads`. So a search that is resumed, or continues elsewhere, ends with the same digits. `processes` share the
+    trials of a wave; `seconds` is the measured time of one trial's step, on one thread.
     """
 
     kind: BatchingKind
@@ -47,12 +47,12 @@ class Batching:
     processes: int = 1
 
     def for_wave(self, count: int) -> Batching:
-        """Return the batching of so many trials: no larger chunks than leave one for every process."""
+        """Return the batching of `count` trials, with chunks small enough to give every process one."""
         return replace(self, chunk=max(min(self.chunk, -(-count // self.processes)), 1))
 
 
 def replica_group(batching: Batching, job: Job, trials: Sequence[Trial], device: torch.device) -> ReplicaGroup:
-    """Return trials ready to train, stacked or each on its own."""
+    """Return trials ready to train, stacked or separate."""
     if batching.kind == "stacked":
         return StackedReplicas(job, trials, device)
     return SeparateReplicas(job, trials, device, channels_last=device.type == "cuda")
@@ -61,7 +61,7 @@ def replica_group(batching: Batching, job: Job, trials: Sequence[Trial], device:
 def train_in(
     batching: Batching, job: Job, data: Data, trials: Sequence[Trial], device: torch.device, precision: Precision
 ) -> Iterator[TrialResult]:
-    """Run trials chunk by chunk, with smaller chunks where memory runs out."""
+    """Run trials chunk by chunk, with smaller chunks if memory runs out."""
     left, size = list(trials), batching.chunk
     while left:
         part = left[:size]
@@ -79,14 +79,14 @@ def train_in(
 
 
 def _is_shortage(error: Exception) -> bool:
-    """Say whether an error means that memory ran out; torch's allocator for CPUs has no type of its own for that."""
+    """Say whether an error means that memory ran out; torch's CPU allocator has no error type for that."""
     return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def fitted(batching: Batching, job: Job, data: Data, *, processes: int) -> Batching:
-    """Return a batching whose chunks fit into a CPU's memory, in so many processes at once.
+    """Return a batching whose chunks fit into a CPU's memory, in this many processes at once.
 
-    More of the memory counts than when a batching is chosen: what was chosen on this machine stays as it is.
+    It may use more of the memory than when a batching is chosen, so a batching chosen on this machine stays unchanged.
     """
     if batching.kind == "single" or batching.chunk < 2:
         return batching
@@ -95,13 +95,13 @@ def fitted(batching: Batching, job: Job, data: Data, *, processes: int) -> Batch
 
 
 def placed(data: Data, device: torch.device) -> Data:
-    """Return data on a device, laid out as torch itself does: sums over other layouts round differently."""
+    """Return data on a device in torch's standard layout, because sums over other layouts round differently."""
     inputs, targets = (each(part, lambda tensor: _aligned(tensor.to(device))) for part in data)
     return inputs, targets
 
 
 def _aligned(tensor: Tensor) -> Tensor:
-    """Return a tensor that begins at a cache line; those made from NumPy's arrays may not."""
+    """Return a tensor that begins at a cache line, as those made from NumPy arrays may not."""
     return tensor.clone() if tensor.layout == torch.strided and tensor.data_ptr() % 64 else tensor
 
 
@@ -116,12 +116,11 @@ def chosen_batching(
 ) -> Batching:
     """Return the fastest batching, by timing a step or two of each.
 
-    Timing may cost a small part of what the plain loop would take in all; larger stacks are tried only while stacking
-    wins, and on a CPU while they fit into memory in so many processes. Nothing is stacked that `stacks` does not vouch
-    for.
+    Timing may cost a small share of the plain loop's whole time. Larger stacks are tried only while stacking wins, and
+    on a CPU while they fit into memory in all processes. Trials are stacked only if `stacks` confirms it.
     """
     if device.type == "cuda" and not job.plan.graph.convolutions:
-        # Matrix products stack well: nothing to choose, unless some other operator cannot be stacked.
+        # Matrix products stack well, so there is nothing to choose, unless another operator cannot be stacked.
         stacked = _timed(Batching("stacked", len(trials)), job, data, trials[:2], device, precision)
         stackable = math.isfinite(stacked.seconds) and stacks(job, data, trials, device)
         return Batching("stacked" if stackable else "single", len(trials))
@@ -149,10 +148,10 @@ def chosen_batching(
 
 
 def stacks(job: Job, data: Data, trials: Sequence[Trial], device: torch.device) -> bool:
-    """Say whether stacked trials train as single ones do: equal losses and gradients to rounding, nothing drawn.
+    """Say whether stacked trials train like single ones: equal losses and gradients to rounding, and nothing drawn.
 
-    Not every module can be stacked, and some that can are silently others then: what reads a parameter through a list
-    of its own, counts its calls, or draws from Python's random numbers.
+    Not every module can be stacked, and some then silently compute something else: those that read a parameter through
+    a list, count their calls, or draw from Python's random numbers.
     """
     part = [next((t for t in trials if t.seed == seed), trials[0]) for seed in sorted({t.seed for t in trials})[:2]]
     index = next(order(len(data[0]), job.recipe)).to(device)
@@ -160,7 +159,7 @@ def stacks(job: Job, data: Data, trials: Sequence[Trial], device: torch.device) 
     with own_randomness(0, device), stacked_quietly():
         single = SeparateReplicas(job, part, device)
         losses, gradients = single.gradients(inputs, targets)
-        again, _ = single.gradients(inputs, targets)  # what the first step left behind in the module counts too
+        again, _ = single.gradients(inputs, targets)  # what the first step left in the module counts too
         drawn = single.drew()
         evaluated = single.evaluate(inputs, targets)
         if drawn or single.drew():
@@ -190,21 +189,21 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 
 def _nearly_parallel(own: list[Tensor], other: list[Tensor]) -> bool:
-    """Say whether a trial's gradients agree, each by its own size; one that is next to nothing, by that of all."""
+    """Say whether a trial's gradients agree, each relative to its size, or to the size of all if it is tiny."""
     tolerance = _tolerance(own[0].dtype)
     sizes = [float(gradient.double().norm()) for gradient in own]
     total = math.hypot(*sizes)
     if not math.isfinite(total):
-        return True  # a trial that diverges at once, in either form
+        return True  # a trial that diverges at once, in both forms
     errors = [float((a.double() - b.double()).norm()) for a, b in zip(own, other, strict=True)]
     return all(error <= tolerance * (size + total / _ROUNDING) for error, size in zip(errors, sizes, strict=True))
 
 
 def best_threads(batching: Batching, job: Job, data: Data, trials: Sequence[Trial]) -> tuple[int, float]:
-    """Return how many of torch's threads train fastest on this CPU now, all or one, and the time of a trial's step.
+    """Return whether all of torch's threads or one train faster on this CPU now, and the time of a trial's step.
 
-    One thread was timed when the batching was chosen. Where that costs little, both are timed once more, in turns: on a
-    busy machine a single timing is a coin's toss.
+    One thread was timed when the batching was chosen. If it costs little, both are timed again in turns, because a
+    single timing on a busy machine is unreliable.
     """
     every = torch.get_num_threads()
     if every == 1 or _too_small_to_try(job, data, trials):
@@ -221,17 +220,17 @@ def best_threads(batching: Batching, job: Job, data: Data, trials: Sequence[Tria
     return best, spent[best]
 
 
-_SHARE_OF_A_RUN = 0.75  # of the memory: half of it is what a batching is chosen for
-_ROUNDING = 32.0  # square roots of the smallest step of a number: 0.011 in single precision
+_SHARE_OF_A_RUN = 0.75  # of the memory; a batching is chosen for half of it
+_ROUNDING = 32.0  # in square roots of the machine epsilon: 0.011 in single precision
 _TIMING_SHARE = 0.04  # of the plain loop's whole time
 _TIMED_STEPS = 2
-_SHORT = 1000  # steps of chunks: 2 in each timing are then at most a fifth of a per cent each
-_FEW_STEPS = 400  # of all trials together: fewer than some thirty times what timing takes
+_SHORT = 1000  # steps of chunks: the 2 in each timing are then at most a fifth of a per cent
+_FEW_STEPS = 400  # of all trials together: about thirty times what timing takes
 _FEW_OPERATIONS = 2e10
 
 
 def _too_small_to_try(job: Job, data: Data, trials: Sequence[Trial]) -> bool:
-    """Say whether timing would cost a good part of the work: few steps of a small network without convolutions."""
+    """Say whether timing would cost much of the work: few steps of a small network without convolutions."""
     steps = step_count(len(data[0]), job.recipe) * len(trials)
     size = sum(parameter.numel() for parameter in job.template.parameters())
     operations = 6 * size * min(job.recipe.batch_size, len(data[0])) * steps
@@ -241,7 +240,7 @@ def _too_small_to_try(job: Job, data: Data, trials: Sequence[Trial]) -> bool:
 def _timed(
     batching: Batching, job: Job, data: Data, trials: Sequence[Trial], device: torch.device, precision: Precision
 ) -> Batching:
-    """Return a batching with the time of one trial's step, infinite where it fails: not every operator stacks."""
+    """Return a batching with the time of one trial's step, infinite if it fails, as not every operator stacks."""
     part = trials[: min(batching.chunk, 8) if batching.kind == "single" else batching.chunk]
     try:
         spent = step_seconds(replica_group(batching, job, part, device), data, job.recipe, precision, _TIMED_STEPS)

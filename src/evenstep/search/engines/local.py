@@ -1,4 +1,4 @@
-"""Run trials on this machine: in this process, or on several cores in worker processes of one thread each."""
+"""Run trials on this machine: in this process, or in worker processes with one thread each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
-import torch.multiprocessing  # teaches pickle to hand tensors over as shared memory
+import torch.multiprocessing  # makes pickle pass tensors as shared memory
 from torch import Tensor
 
 from evenstep.errors import SearchError, SearchWarning, warn
@@ -27,7 +27,7 @@ from evenstep.search.fields import Data, each
 from evenstep.search.job import Job, Trial
 from evenstep.search.replicas import TrialResult, step_count
 
-_START_SECONDS = 4.0  # what starting workers costs, importing torch above all
+_START_SECONDS = 4.0  # cost of starting workers, mostly importing torch
 _TRIES = 3
 _ALONE = "in this process alone: engine=evenstep.search.LocalEngine(workers=1)"
 
@@ -36,7 +36,7 @@ _ALONE = "in this process alone: engine=evenstep.search.LocalEngine(workers=1)"
 class LocalEngine:
     """Train on the GPU if there is one, else on the CPU's cores.
 
-    `workers` is the number of processes on a CPU: left out, one for each core where that pays; 1 stays in this process.
+    `workers` is the number of processes on a CPU: by default one for each core if that pays; 1 stays in this process.
     `precision` applies on a GPU.
     """
 
@@ -45,7 +45,7 @@ class LocalEngine:
     precision: Precision = "float32"
 
     def choose(self, job: Job, data: Data, trials: Sequence[Trial]) -> Batching:
-        """Return the fastest batching by timing a few steps, on a CPU on one thread: that is what a worker has."""
+        """Return the fastest batching by timing a few steps, on a CPU with one thread, as in a worker."""
         device, processes = self._device(), self._processes(trials)
         here = placed(data, device)
         with threads(1, device):
@@ -88,10 +88,10 @@ class LocalEngine:
         return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
     def close(self) -> None:
-        """Hold nothing between runs."""
+        """Do nothing: the engine holds nothing between runs."""
 
     def _worth_workers(self, batching: Batching, seconds: float, job: Job, data: Data, trials: Sequence[Trial]) -> bool:
-        """Say whether workers of one thread each beat this process, where a trial's step takes `seconds`."""
+        """Say whether workers with one thread each beat this process, if a trial's step takes `seconds`."""
         workers = self._processes(trials)
         if workers < 2:
             return False
@@ -107,14 +107,14 @@ def _cores() -> int:
 def _can_travel(job: Job) -> bool:
     """Say whether a job can be sent to other processes.
 
-    Classes defined in a function or a notebook cannot, nor those of a script that starts searches without a guard.
+    Classes from a function, a notebook, or a script that starts searches without a guard cannot.
     """
     pickled = _pickled(job)
     return pickled is not None and (not refers_to_main(pickled) or why_not_again() is None)
 
 
 def _report_script(job: Job) -> None:
-    """Warn that trials train in one process for the sake of the script that defines their network."""
+    """Warn that trials train in one process because of the script that defines their network."""
     if _pickled(job) is not None:
         kind = type(job.template).__name__
         warn(f"the trials of {kind} train in one process: {why_not_again()}", SearchWarning)
@@ -128,10 +128,10 @@ def _pickled(job: Job) -> bytes | None:
 
 
 def _serve(pipe: Connection, pickled: bytes, data: Data) -> None:
-    """Train the chunks that come through a pipe, in a process of its own, until it closes.
+    """Train chunks that come through a pipe, in a worker process, until the pipe closes.
 
-    The job comes as bytes, not as tensors in shared memory: those of a copy that was made to be sent would be gone
-    before they are read.
+    The job comes as bytes, not as tensors in shared memory, which would be freed with the sender's copy before they are
+    read.
     """
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, KeyboardInterrupt):
@@ -148,13 +148,13 @@ def _serve(pipe: Connection, pickled: bytes, data: Data) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _unpickled(pickled: bytes) -> Job:
-    """Return the job of a worker, once it is known to be what it is where it comes from."""
+    """Return a worker's job, after checking that it is the same as where it was made."""
     try:
         job: Job = pickle.loads(pickled)
     except Exception as error:
         raise NotAsSentError(
-            f"a new process cannot load the network or the loss ({type(error).__name__}: {error}); let their classes "
-            "and functions be in a module that it can import"
+            f"a new process cannot load the network or the loss ({type(error).__name__}: {error}); define their "
+            "classes and functions in a module that it can import"
         ) from error
     job.require_as_sent()
     return job
@@ -162,7 +162,7 @@ def _unpickled(pickled: bytes) -> Job:
 
 @dataclass
 class _Worker:
-    """A worker process, the pipe to it, and the chunk it is at."""
+    """A worker process, the pipe to it, and the chunk that it trains."""
 
     process: BaseProcess
     pipe: Connection
@@ -170,7 +170,7 @@ class _Worker:
 
     @classmethod
     def started(cls, pickled: bytes, data: Data) -> _Worker:
-        """Start a worker; it runs the main script again only for what the job needs of it."""
+        """Start a worker, which runs the main script again only if the job needs it."""
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if context.get_start_method() == "forkserver":
@@ -179,12 +179,12 @@ class _Worker:
         process = context.Process(target=_serve, args=(theirs, pickled, data), daemon=True)
         with contextlib.nullcontext() if refers_to_main(pickled) else without_main():
             process.start()
-        theirs.close()  # so that the death of the worker, the last to hold it, ends our waiting
+        theirs.close()  # so that waiting ends when the worker, then its only holder, dies
         return cls(process, ours, [])
 
     def give(self, batching: Batching, chunk: list[Trial]) -> None:
         self.chunk = chunk
-        with contextlib.suppress(OSError):  # a worker that is gone is noticed when it is waited for
+        with contextlib.suppress(OSError):  # a dead worker is noticed when it is waited for
             self.pipe.send((batching, chunk))
 
     def stop(self) -> None:
@@ -196,7 +196,7 @@ class _Worker:
 def _in_workers(
     batching: Batching, job: Job, data: Data, trials: Sequence[Trial], workers: int
 ) -> Iterator[TrialResult]:
-    """Hand chunks to worker processes; what a lost worker had is given to a new one."""
+    """Hand chunks to worker processes; a lost worker's chunk goes to a new one."""
     shared, pickled = (each(data[0], _shared), each(data[1], _shared)), pickle.dumps(job)
     size = batching.chunk
     waiting = [list(trials[start : start + size]) for start in range(0, len(trials), size)][::-1]
@@ -235,6 +235,6 @@ def _in_workers(
 
 
 def _shared(tensor: Tensor) -> Tensor:
-    """Return a copy that other processes can read without copying it again."""
+    """Return a copy that other processes can read without another copy."""
     copied: Tensor = tensor.clone().share_memory_()  # type: ignore[no-untyped-call]
     return copied

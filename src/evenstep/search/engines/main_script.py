@@ -1,7 +1,7 @@
-"""The script that a program was started with, and worker processes: they run it again if they need what it defines.
+"""Decide whether worker processes run the main script again, which they do if a job needs what it defines.
 
-Python's own way gives every worker the script to run, whether it needs it or not: one that starts a search without a
-guard would start another in each worker. So workers get the script only if a job refers to it, and only if it is safe.
+By default Python lets every worker run the script, needed or not: a script that starts a search without a guard would
+start another in each worker. So workers run the script only if a job refers to it, and only if that is safe.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ GUARD = "`if __name__ == '__main__':`"
 
 
 def refers_to_main(pickled: bytes) -> bool:
-    """Say whether pickled values refer to what the main script defines."""
+    """Say whether pickled values refer to anything that the main script defines."""
     return b"__main__" in pickled
 
 
 @contextmanager
 def without_main() -> Iterator[None]:
-    """Let processes that are started inside know no main script."""
+    """Hide the main script from processes that are started in this context."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -35,7 +35,7 @@ def without_main() -> Iterator[None]:
 
 
 def why_not_again() -> str | None:
-    """Say why a worker cannot run the main script again to get what it defines; None if it can."""
+    """Return why a worker cannot run the main script again, or None if it can."""
     main = sys.modules["__main__"]
     if getattr(main, "__spec__", None) is None:  # not started as `python -m`
         file = getattr(main, "__file__", None)
@@ -53,7 +53,7 @@ def why_not_again() -> str | None:
 
 
 def _line_being_run(main: ModuleType) -> int | None:
-    """Return the line of the main script that is being run in the main thread; None if it is done."""
+    """Return the line of the main script that the main thread is at, or None if the script has ended."""
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals is vars(main):
@@ -63,7 +63,7 @@ def _line_being_run(main: ModuleType) -> int | None:
 
 
 def _is_guarded(path: Any, line: int) -> bool:
-    """Say whether a line of a script is under a condition on its name; a script that cannot be read is trusted."""
+    """Say whether a line of a script is under a condition on `__name__`; a script that cannot be read is trusted."""
     try:
         with open(path, "rb") as script:
             nodes = list(ast.walk(ast.parse(script.read())))

@@ -1,4 +1,4 @@
-"""What a search asks of an engine."""
+"""The protocol of an engine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Engine(Protocol):
     """Run trials of a job and yield each result as soon as it is known, in any order."""
 
     def choose(self, job: Job, data: Data, trials: Sequence[Trial]) -> Batching:
-        """Return the batching by which such trials train fastest here."""
+        """Return the batching with which these trials train fastest here."""
 
     def run(
         self, job: Job, data: Data, trials: Sequence[Trial], batching: Batching | None = None
     ) -> Iterator[TrialResult]:
-        """Run the trials by a batching, the engine's choice if none is given; each is yielded exactly once."""
+        """Run the trials with a batching, by default the engine's choice; each result is yielded exactly once."""
 
     def close(self) -> None:
-        """Let go of what the engine holds; a search closes the engines it made itself."""
+        """Release what the engine holds; a search closes the engines that it made itself."""

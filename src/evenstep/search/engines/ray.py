@@ -1,4 +1,4 @@
-"""Run trials on a Ray cluster: chunks are tasks, and what a lost worker had is trained elsewhere."""
+"""Run trials on a Ray cluster: chunks are tasks, and a lost worker's chunk trains elsewhere."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from evenstep.search.replicas import TrialResult
 
 
 class RayEngine:
-    """Train on a cluster: an existing one by `address` (or RAY_ADDRESS), or one started on this machine.
+    """Train on a Ray cluster: an existing one at `address` (or RAY_ADDRESS), or one started on this machine.
 
-    A cluster started here listens on the loopback interface alone.
+    A cluster started here listens only on the loopback interface.
 
-    Every chunk is a task of one CPU; a task whose worker dies is tried again up to `retries` times. The batching is
-    chosen here, so that all workers, and a local run, train by the same one.
+    Every chunk is a task on one CPU, and a task whose worker dies is retried up to `retries` times. The batching is
+    chosen on this machine, so that all workers, and a local run, use the same one.
     """
 
     def __init__(self, address: str | None = None, *, chunk: int = 16, retries: int = 5) -> None:
@@ -56,7 +56,7 @@ class RayEngine:
                 yield from self._results(ray, reference)
 
     def _results(self, ray: Any, reference: Any) -> list[TrialResult]:
-        """Return what a task answered; what the user's own code raised in it is raised as it was there."""
+        """Return a task's results; an error that the user's code raised in it is raised here unchanged."""
         try:
             answer: list[TrialResult] = ray.get(reference)
         except ray.exceptions.RayTaskError as error:
@@ -70,7 +70,7 @@ class RayEngine:
         return answer
 
     def close(self) -> None:
-        """Leave the cluster, and end it if it was started here."""
+        """Leave the cluster, and stop it if it was started here."""
         self._cluster.leave()
 
 

@@ -1,4 +1,4 @@
-"""Join a Ray cluster, or start one on this machine that nobody else can reach and that prints nothing on its own."""
+"""Join a Ray cluster, or start a private one on this machine that prints nothing to standard output."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from evenstep.errors import InputError
 
 _LOOPBACK = "127.0.0.1"
-# On Linux Ray turns a loopback address into the machine's own unless it is told that there are no other machines.
+# On Linux, Ray replaces a loopback address by the machine's unless it knows that there are no other machines.
 _ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class RayCluster:
-    """A connection to Ray that ends what it began: a cluster that was there before stays as it is.
+    """A connection to Ray that stops only a cluster that it started.
 
-    Without an address, and where the environment variable RAY_ADDRESS names none, a cluster is started on this machine,
-    which listens on the loopback interface alone. What Ray's own threads print goes to standard error, since standard
-    output may be read by a program.
+    Without an address, and if the environment variable RAY_ADDRESS names none, a cluster is started on this machine,
+    which listens only on the loopback interface. What Ray's threads print goes to standard error, because a program may
+    read standard output.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -29,7 +29,7 @@ class RayCluster:
         self._stdout: Any = None
 
     def join(self) -> Any:
-        """Return the module ray, connected."""
+        """Connect, and return the module ray."""
         ray = _ray()
         if ray.is_initialized():
             return ray
@@ -38,7 +38,7 @@ class RayCluster:
             options |= {"include_dashboard": False, "_node_ip_address": _LOOPBACK}
             self._before = os.environ.get(_ALONE)
             os.environ[_ALONE] = "0"
-            # For a ray that is loaded already, which has read the variable.
+            # For a ray that is imported already and has read the variable.
             ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
         self._began = True
         self._stdout, sys.stdout = sys.stdout, _StdoutForUs(sys.stdout)
@@ -56,7 +56,7 @@ class RayCluster:
         return ray
 
     def leave(self) -> None:
-        """Disconnect, and end the cluster if it was started here."""
+        """Disconnect, and stop the cluster if it was started here."""
         if not self._began:
             return
         self._began = False
@@ -70,13 +70,13 @@ class RayCluster:
 
 
 class _StdoutForUs:
-    """Standard output, but for what threads of Ray write: that goes to standard error."""
+    """Standard output, except that what Ray's threads write goes to standard error."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text to where it belongs."""
+        """Write a text to the stream it belongs to."""
         of_ray = threading.current_thread().name.startswith("ray_")
         return int((sys.stderr if of_ray else self.stream).write(text))
 

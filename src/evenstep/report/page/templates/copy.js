@@ -1,4 +1,4 @@
-// The lines of a script go to the clipboard, and the file that they read is saved, out of the page itself.
+// Copy the lines of a script to the clipboard, and save the file that they read from the page itself.
 for (const button of document.querySelectorAll("[data-copies]")) {
   const code = document.getElementById(button.dataset.copies);
   button.addEventListener("click", async () => {
@@ -7,7 +7,7 @@ for (const button of document.querySelectorAll("[data-copies]")) {
       await navigator.clipboard.writeText(code.textContent);
       button.textContent = "Copied";
     } catch {
-      button.textContent = "Selected: copy it"; // the clipboard is closed to pages that are opened as files in places
+      button.textContent = "Selected: copy it"; // some browsers close the clipboard to pages opened as files
     }
   });
 }

@@ -1,5 +1,5 @@
 // Unfolding a box makes room for what it holds: others in its row move aside, rows below move down. Rows and the order
-// in them were laid out beforehand and stay. A graph that is taller than wide is set in columns, as a newspaper is.
+// within them stay as they were laid out. A graph that is taller than wide is set in columns, like a newspaper.
 function graphs(geometry) {
   const { drawings, gap, margin, head } = geometry;
   const gutter = 48; // between columns: lines from the foot of one to the top of the next go there
@@ -35,7 +35,7 @@ function graphs(geometry) {
     }
     let height = top - gap + margin;
     if (count > nodes.length) {
-      sizes[nodes.length].y = 0; // lines from outside begin at the frame, and end there
+      sizes[nodes.length].y = 0; // lines from outside begin and end at the frame
       sizes[nodes.length + 1].y = height;
     }
     const leftmost = sizes.reduce((least, own) => Math.min(least, own.x - own.width / 2), Infinity);
@@ -62,7 +62,7 @@ function graphs(geometry) {
     node.querySelectorAll(":scope > text").forEach((text) => text.setAttribute("x", (width + 16) / 2)); // beside the arrow
   }
 
-  // Cut the rows into columns where there is room for them, with few lines from one to the next; tell where each begins.
+  // Cut the rows into columns, as room allows, with few lines from one to the next; return where each begins.
   function inColumns(sizes, rows, links, tops, room) {
     const last = rows.length - 1;
     const crossing = rows.map(() => 0);
@@ -124,7 +124,7 @@ function graphs(geometry) {
     return { of, columns: best.columns, height: best.height, above };
   }
 
-  // As in the drawing's own file: curves between rows, straight down inside them. From column to column a line goes round.
+  // As in drawing.py: curves between rows, straight down within them. From column to column a line goes around.
   function path(sizes, from, to, bends, columns) {
     let [x, y] = [sizes[from].x, sizes[from].y + sizes[from].height];
     let drawn = `M${x} ${y}`;
@@ -148,7 +148,7 @@ function graphs(geometry) {
 
   function around(columns, place, x, toX) {
     const column = columns.columns[place];
-    const lane = ((column.drawn += 1) - 0.5) / column.lines; // each line has its own way through the gutter
+    const lane = ((column.drawn += 1) - 0.5) / column.lines; // each line has its own lane through the gutter
     const way = column.right + 8 + (gutter - 16) * lane;
     const foot = column.foot + 4 + (gap - 8) * lane;
     const top = columns.above - 3 - (gap / 2) * (1 - lane);

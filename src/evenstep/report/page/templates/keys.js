@@ -1,4 +1,4 @@
-// A drawing is one stop for the Tab key; inside it arrow keys go to the nearest thing in their direction.
+// A drawing is one stop for the Tab key; inside it, arrow keys go to the nearest element in their direction.
 function arrowKeys(drawing) {
   const seen = () => [...drawing.querySelectorAll("[data-tip]")].filter((one) => one.getClientRects().length);
 
@@ -26,7 +26,7 @@ function arrowKeys(drawing) {
       }
     }
     if (best || !across || column(from) === undefined) return best;
-    const all = seen(); // below the last of a column comes the first of the next
+    const all = seen(); // after the last of a column comes the first of the next
     return all[all.indexOf(from) + sign] || null;
   }
 
@@ -44,7 +44,7 @@ function arrowKeys(drawing) {
     if (to || event.key.startsWith("Arrow")) event.preventDefault();
     if (to) go(to);
   });
-  // Not on the drawing itself: Chromium takes an SVG that listens to focus for one that wants it.
+  // Not on the drawing itself: Chromium makes an SVG that listens for focus focusable.
   drawing.parentElement.addEventListener("focusin", (event) => {
     const at = event.target.closest("[data-tip]");
     if (!at || at.getAttribute("tabindex") === "0") return;

@@ -1,10 +1,10 @@
-// Columns sort by their numbers where they have some, else by text in which numbers count as such.
+// Columns sort by their numbers if they have some, else by text, with numbers inside it as numbers.
 function sorting(table) {
   const heads = [...table.tHead.rows[0].cells];
   const inOrder = new Intl.Collator("en", { numeric: true });
   const value = (row, column) => {
     const cell = row.cells[column];
-    if (heads[column].classList.contains("factor")) return Number(cell.textContent || 1); // none of its own is times 1
+    if (heads[column].classList.contains("factor")) return Number(cell.textContent || 1); // no factor is a factor of 1
     return "v" in cell.dataset ? Number(cell.dataset.v) : cell.textContent.trim();
   };
   heads.forEach((head, column) => {
@@ -21,7 +21,7 @@ function sorting(table) {
 
 function filtering(input) {
   const rows = [...document.getElementById(input.dataset.filters).tBodies[0].rows];
-  let texts = null; // read when first needed: a large table opens faster without
+  let texts = null; // read on first use, so that a large table opens faster
   const count = input.parentElement.querySelector("output");
   input.addEventListener("input", () => {
     texts ??= rows.map((row) => [row.textContent, ...[...row.cells].flatMap(reasons)].join(" ").toLowerCase());

@@ -1,6 +1,6 @@
 "use strict";
 
-// What is said of a thing appears beside it, for the pointer and for the keyboard alike. All text goes in as text, never
+// An element's tip appears next to it, for pointer and keyboard alike. All text goes in as text, never
 // as markup: names come from the user's model.
 function tooltips() {
   const tip = document.getElementById("tip");
@@ -41,7 +41,7 @@ function tooltips() {
     const gap = 10;
     const shape = target.querySelector(":scope > rect, :scope > circle") || target;
     const at = shape.getBoundingClientRect();
-    tip.style.left = "0px"; // where it stood last must not narrow it
+    tip.style.left = "0px"; // its last place must not narrow it
     const own = tip.getBoundingClientRect();
     const beside = at.right + gap + own.width <= innerWidth;
     const below = at.bottom + gap + own.height <= innerHeight;
@@ -69,7 +69,7 @@ function tooltips() {
   }
 
   const told = (event) => event.target.closest && event.target.closest("[data-tip]");
-  // A page that scrolls under a resting pointer sends events too; the pointer says something only when it moves.
+  // A page that scrolls under a resting pointer sends events too; only a moving pointer shows tips.
   let pointer = "";
   document.addEventListener("mouseover", (event) => {
     const now = `${event.clientX} ${event.clientY}`;
@@ -85,7 +85,7 @@ function tooltips() {
   });
 }
 
-// A cell's reasons: its own where it has some, else those of the lists above the table, by its column and its letters.
+// A cell's reasons: its own if it has some, else those in the lists above the table, by column and letters.
 function reasons(cell) {
   const text = cell.textContent.trim();
   if (!text) return [];

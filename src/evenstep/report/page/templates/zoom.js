@@ -1,4 +1,4 @@
-// A graph lies in a box that scrolls, so wheel, finger and keyboard pan it as they do everything else. Ctrl and the wheel,
+// A graph is in a box that scrolls, so wheel, finger and keyboard pan it like anything else. Ctrl and the wheel,
 // two fingers, the buttons and the keys + - 0 zoom; the mouse drags.
 function zooming(frame) {
   const svg = frame.querySelector("svg");
@@ -6,7 +6,7 @@ function zooming(frame) {
   const least = 0.1;
   const most = 4;
   let scale = 1;
-  let chosen = false; // by the reader; until then the page looks for what fits
+  let chosen = false; // whether the reader has zoomed; until then the page fits the graph
 
   const natural = () => svg.viewBox.baseVal;
   const room = () => frame.clientWidth;
@@ -19,7 +19,7 @@ function zooming(frame) {
     if (shown) shown.textContent = `${Math.round(100 * scale)} %`;
   }
 
-  // What lies at the given place of the box stays there.
+  // The point at the given place of the box stays there.
   function zoom(by, x = frame.clientWidth / 2, y = frame.clientHeight / 2) {
     const before = svg.getBoundingClientRect();
     const box = frame.getBoundingClientRect();
@@ -37,7 +37,7 @@ function zooming(frame) {
     frame.scrollTo(0, 0);
   }
 
-  // Letters stay large enough to read: what is wider than that scrolls.
+  // Letters stay large enough to read; a wider graph scrolls.
   function settle() {
     set(chosen ? scale : Math.min(1, Math.max(0.72, (room() - 2) / natural().width)));
   }
@@ -53,7 +53,7 @@ function zooming(frame) {
     { passive: false },
   );
 
-  let fingers = 0; // how far apart they were
+  let fingers = 0; // distance between them
   const apart = ([one, other]) => Math.hypot(one.clientX - other.clientX, one.clientY - other.clientY);
   frame.addEventListener("touchstart", (event) => (fingers = event.touches.length === 2 ? apart(event.touches) : 0));
   frame.addEventListener("touchend", (event) => (fingers = event.touches.length === 2 ? apart(event.touches) : 0));
@@ -91,7 +91,7 @@ function zooming(frame) {
     from = null;
     frame.classList.remove("dragged");
   });
-  // A drag ends in a click, which must not unfold what it ends on.
+  // A drag ends in a click, which must not unfold a box.
   frame.addEventListener("click", (event) => dragged && event.stopPropagation(), { capture: true });
 
   const steps = { "+": 1.25, "=": 1.25, "-": 0.8, _: 0.8 };
