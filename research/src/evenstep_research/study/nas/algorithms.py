@@ -55,10 +55,11 @@ def regularised_evolution(
 ) -> tuple[str, ...]:
     """Evolve a population whose oldest member dies at every step (Real et al., 2019).
 
-    It starts from random cells: `population` of them, else 10, but no more than half of the budget, as the other half
-    is for children. A population as large as the budget would be random search. Then, again and again: of `tournament` members, drawn with replacement, the best one
-    is the parent; its child, which has another operator on one edge, joins as the youngest. In a table of a part of
-    the space a child is drawn from the neighbours the table knows, and where it knows none, from all its cells.
+    It starts from random cells: `population` of them, else 10, but no more than half of the budget. (A population as
+    large as the budget would be random search.) Then, again and again: of `tournament` members, drawn with
+    replacement, the best one is the parent; its child, which has another operator on one edge, joins as the youngest.
+    In a table of a part of the space a child is drawn from the neighbours the table knows, and where it knows none,
+    from all its cells.
     """
     known = _known(accuracies, budget)
     members = min(POPULATION, max(budget // 2, 1)) if population is None else population

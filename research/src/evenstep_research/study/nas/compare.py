@@ -86,7 +86,7 @@ class Comparison:
         return [code for code in self.codes if all(code in table for table in tables)]
 
     def _pairs(self) -> list[tuple[str, str]]:
-        """Return every reference with all that come after it: the benchmark with all, muP's and the paper's with less."""
+        """Return every reference with those that come after it: the benchmark with all, others with fewer."""
         pairs, done = [], set()
         for name in REFERENCES:
             references = [label for label, results in self.results.items() if results.protocol["name"] == name]

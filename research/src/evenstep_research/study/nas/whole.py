@@ -1,4 +1,4 @@
-"""What the whole published table says without any training: how far seeds agree, and which search finds better cells."""
+"""What the whole published table says without training: how far seeds agree, and which search finds better cells."""
 
 from __future__ import annotations
 
