@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from evenstep_research.cli.evidence import evidence
 from evenstep_research.cli.external import external
 from evenstep_research.cli.figures import command_for, list_figures
 from evenstep_research.cli.real import real
@@ -15,5 +16,6 @@ study.command("list")(list_figures)
 study.command()(transfer)
 study.command()(real)
 study.command()(external)
+study.command()(evidence)
 for figure in FIGURES:
     study.command(figure.name)(command_for(figure))
