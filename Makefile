@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: run test unit lint types tests test-exhaustive docs bench fuzz format clean
+.PHONY: run test unit lint types tests test-exhaustive docs bench records fuzz format clean
 
 run: .venv/ready
 	$(BIN)/evenstep demo
@@ -33,6 +33,10 @@ docs: .venv/ready
 bench: .venv/ready
 	$(BIN)/python benchmarks/bench_plan.py
 	$(BIN)/python benchmarks/bench_startup.py
+
+# Every record in results/: commit, device, date, command, and whether its code has changed since. Needs git alone.
+records:
+	@$(PYTHON) benchmarks/records.py
 
 # Random arguments and damaged files for all that is public, five minutes long; not part of the tests.
 fuzz: .venv/ready

@@ -79,6 +79,7 @@ def test_the_papers_initialisation(run: Run, order: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*tiny standard deviation:evenstep.PlanWarning")
+@pytest.mark.filterwarnings(r"ignore:the rule 'paths' counts about 10\^119\.8 paths:evenstep.PlanWarning")
 def test_counts_of_hundreds_of_digits_stay_exact(run: Run) -> None:
     vertices = 400
     code = "_".join("1" * row for row in range(1, vertices))

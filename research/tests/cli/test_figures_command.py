@@ -26,7 +26,8 @@ SMALL = ("mlp-depth", "--seeds", "1", "--workers", "1", "--device", "cpu", "--ou
 def test_a_small_run_is_recorded_resumed_and_not_listed_as_the_papers(study: Run, tmp_path: Path) -> None:
     printed = study(*SMALL)
     assert printed.code == 0, printed.err
-    assert "paper     r 0.962" in printed.out
+    assert "MLP chains on digits: n = " in printed.out
+    assert "paper, on CIFAR-10: r = 0.962; these runs are on digits" in printed.out
     out = tmp_path / "results" / "mlp-depth"
     assert sorted(path.name for path in out.iterdir()) == ["figure.png", "ledger.jsonl", "record.json", "table.csv"]
     record = json.loads((out / "record.json").read_text())
@@ -38,15 +39,19 @@ def test_a_small_run_is_recorded_resumed_and_not_listed_as_the_papers(study: Run
     assert again.json() == record["results"]
     assert (out / "ledger.jsonl").read_text() == before
     assert [one["r"] for one in study("list", "--json").json()] == [None] * len(FIGURES)
-    record["config"]["scale"] = "paper"  # what a run on CIFAR-10 would say
+    record["config"]["scale"] = "paper"
+    (out / "record.json").write_text(json.dumps(record))
+    assert [one["r"] for one in study("list", "--json").json()] == [None] * len(FIGURES)  # of other data still
+    record["config"]["data"] = "cifar10"  # what a run on CIFAR-10 would say
     (out / "record.json").write_text(json.dumps(record))
     listed = study("list", "--json").json()
-    assert listed[0]["r"]["weighted"] == record["results"]["methods"]["weighted"]["pearson"]["value"]
+    recorded = record["results"]["methods"]["weighted"]["pearson"]["value"]
+    assert listed[0]["r"]["weighted"] == pytest.approx(recorded)
     assert listed[0]["paper_r"] == 0.962
     assert "ours" in study("list").out.splitlines()[0]
     (tmp_path / "page.md").write_text("<!-- reproduction table -->\n<!-- end -->\n")
     assert study("list", "--page", "page.md").code == 0
-    assert "| `mlp-depth` | MLP chains | 0.962 |" in (tmp_path / "page.md").read_text()
+    assert "| `mlp-depth` | MLP chains on CIFAR-10 | 4 | 0.962 |" in (tmp_path / "page.md").read_text()
 
 
 def test_the_list_names_every_figure(study: Run) -> None:

@@ -76,7 +76,7 @@ def test_a_small_sweep_is_trained_resumed_and_compared(nas: Run, tmp_path: Path)
         accuracies = [one["outcome"]["accuracy"] for one in runs if one["protocol"]["name"] == name]
         assert own["mean"] == pytest.approx(sum(accuracies) / 6)
         assert re.search(rf"^\| `{name}` \| 3 \| 2 \| .* \| {own['mean']:.2f} \| 0 \|$", shown.out, flags=re.MULTILINE)
-    assert "| CIFAR-100 | not run here |" in shown.out
+    assert f"| CIFAR-100 |{' not run |' * 10}" in shown.out
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,15 @@ def test_wrong_input_is_one_line_and_exit_code_2(nas: Run, arguments: tuple[str,
 
 
 def test_data_sets_that_were_not_run_say_so() -> None:
-    assert markdown({"results": {"comparisons": []}}).count("not run here") == 3
+    assert markdown({"results": {"comparisons": []}}).count("not run") == 3 * 10  # protocols, at 12 and 200 epochs
+
+
+def test_the_page_says_that_the_papers_protocol_was_not_run_at_200_epochs() -> None:
+    record = json.loads((ROOT / "results" / "nas" / "record.json").read_text())
+    head, _, row = markdown(record).splitlines()[:3]
+    cells = dict(zip(head.split(" | "), row.split(" | "), strict=True))
+    assert cells["`paper`, 200 epochs"] == "not run"
+    assert "`paper` at 200 epochs\n  was not run" in (ROOT / "docs" / "nasbench201.md").read_text()
 
 
 def test_the_documentation_shows_the_recorded_run() -> None:

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from evenstep.errors import InputError
-from evenstep_research.data import Split, check_folder, cifar10, cifar100, imagenet, imagenet16_120, load_folder
+from evenstep_research.data import Split, check_folder, cifar10, cifar100, image_folder, imagenet16_120, load_folder
 from research.tests.data import made
 
 
@@ -30,7 +30,7 @@ def test_each_data_set_is_recognised(tmp_path: Path) -> None:
         "c": (made.cifar100(tmp_path / "c", binary=True), cifar100, (30, 3, 32, 32)),
         "d": (made.cifar100(tmp_path / "d", binary=False), cifar100, (30, 3, 32, 32)),
         "e": (made.imagenet16(tmp_path / "e" / "ImageNet16"), imagenet16_120, None),
-        "f": (make_images(tmp_path / "f"), imagenet, (2, 3, 32, 32)),
+        "f": (make_images(tmp_path / "f"), image_folder, (2, 3, 32, 32)),
     }
     for name, (folder, loader, shape) in folders.items():
         expected = loader(folder)

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 
 from evenstep.errors import InputError
-from evenstep_research.data import imagenet, imagenet16_120
+from evenstep_research.data import check_folder, image_folder, imagenet, imagenet16_120
+from evenstep_research.data.imagenet import Listing
 from research.tests.data import made
 
 
@@ -68,7 +69,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_images_are_averaged_and_standardised(folder: Path) -> None:
-    split = imagenet(folder, side=4)
+    split = image_folder(folder, side=4)
     paths = [path for name in ("n01000000", "n02000000") for path in sorted((folder / "train" / name).glob("*.JPEG"))]
     pixels = []
     for path in paths:
@@ -84,24 +85,24 @@ def test_images_are_averaged_and_standardised(folder: Path) -> None:
 
 def test_images_are_read_once_and_kept(folder: Path, tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
-    first = imagenet(folder, side=4, cache=tmp_path / "cache", progress=lambda *now: calls.append(now))
+    first = image_folder(folder, side=4, cache=tmp_path / "cache", progress=lambda *now: calls.append(now))
     assert calls == [(6, 10), (10, 10)]
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["imagenet-4.npz"]
     assert not list(folder.glob("*.npz"))
     for path in folder.rglob("*.JPEG"):
         path.write_bytes(b"")  # not looked at again
-    again = imagenet(folder, side=4, cache=tmp_path / "cache", progress=lambda *now: calls.append(now))
+    again = image_folder(folder, side=4, cache=tmp_path / "cache", progress=lambda *now: calls.append(now))
     assert len(calls) == 2
     assert torch.equal(first.train[0], again.train[0])
     assert torch.equal(first.test[1], again.test[1])
     with pytest.raises(InputError, match="cannot be read"):
-        imagenet(folder, side=5, cache=tmp_path / "cache")  # another side is another file
+        image_folder(folder, side=5, cache=tmp_path / "cache")  # another side is another file
 
 
 def test_another_list_of_files_is_read_anew(folder: Path) -> None:
-    assert len(imagenet(folder, side=4).train[0]) == 6
+    assert len(image_folder(folder, side=4).train[0]) == 6
     shutil.copy(folder / "train/n01000000/n01000000_0.JPEG", folder / "train/n01000000/n01000000_9.JPEG")
-    assert imagenet(folder, side=4).train[1].tolist() == [0, 0, 0, 0, 1, 1, 1]
+    assert image_folder(folder, side=4).train[1].tolist() == [0, 0, 0, 0, 1, 1, 1]
 
 
 def test_a_broken_image_is_named_and_nothing_is_kept(folder: Path) -> None:
@@ -112,44 +113,44 @@ def test_a_broken_image_is_named_and_nothing_is_kept(folder: Path) -> None:
         with pytest.raises(
             InputError, match=r"the image '.*val/n02000000/n02000000_0.JPEG' cannot be read .*delete it"
         ):
-            imagenet(folder, side=4)
+            image_folder(folder, side=4)
         assert sorted(one.name for one in folder.iterdir()) == ["train", "val"]
 
 
 def test_a_broken_cache_is_named(folder: Path) -> None:
-    imagenet(folder, side=4)
+    image_folder(folder, side=4)
     path = folder / "imagenet-4.npz"
     content = path.read_bytes()
     for cut in (content[: len(content) // 2], b"", b"no arrays at all"):
         path.write_bytes(cut)
         with pytest.raises(InputError, match=r"imagenet-4.npz' cannot be read .*; delete it"):
-            imagenet(folder, side=4)
+            image_folder(folder, side=4)
     with np.load(io.BytesIO(content)) as kept:
         arrays = dict(kept)
     np.savez(path, **(arrays | {"val_images": arrays["val_images"][:1]}))
     with pytest.raises(InputError, match=r"holds uint8 \[1, 3, 4, 4\], not these images; delete it"):
-        imagenet(folder, side=4)
+        image_folder(folder, side=4)
     np.savez(path, **(arrays | {"train_labels": arrays["train_labels"][::-1]}))
     with pytest.raises(InputError, match="holds other labels than the folder; delete it"):
-        imagenet(folder, side=4)
+        image_folder(folder, side=4)
 
 
 def test_folders_of_another_kind_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no folder '.*nowhere.train'"):
-        imagenet(tmp_path / "nowhere")
+        image_folder(tmp_path / "nowhere")
     with pytest.raises(InputError, match="side is 0; give a whole number above 0"):
-        imagenet(folder, side=0)
+        image_folder(folder, side=0)
     (tmp_path / "occupied").write_text("a file")
     with pytest.raises(InputError, match=r"occupied/imagenet-4.npz' cannot be written"):
-        imagenet(folder, side=4, cache=tmp_path / "occupied")
+        image_folder(folder, side=4, cache=tmp_path / "occupied")
     (folder / "val" / "n03000000").mkdir()
     with pytest.raises(InputError, match=r"the class 'n03000000' is in '.*val' and not in"):
-        imagenet(folder)
+        image_folder(folder)
     (folder / "val" / "n03000000").rmdir()
     shutil.rmtree(folder / "val" / "n01000000")
     shutil.rmtree(folder / "val" / "n02000000")
     with pytest.raises(InputError, match=r"val' holds no image; give a folder with val/CLASS/\*.JPEG"):
-        imagenet(folder)
+        image_folder(folder)
 
 
 def test_without_pillow_the_error_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,4 +163,25 @@ def test_without_pillow_the_error_says_what_to_install(folder: Path, monkeypatch
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match="need the package Pillow; install it with pip install pillow"):
+        image_folder(folder, side=4)
+
+
+def test_only_imagenets_classes_and_counts_pass_for_imagenet(folder: Path) -> None:
+    """A folder of other images in the same layout can be read, but not as ImageNet."""
+    with pytest.raises(InputError, match="is not ImageNet: it holds 2 classes, not 1,000; give the folder of ILSVRC"):
         imagenet(folder, side=4)
+    assert check_folder(folder).data_set == "images"
+    inner = [f"n{number:08d}" for number in range(2_000_000, 2_000_998)]
+    classes = ("n01440764", *inner, "n15075141")
+    image = Path("x.JPEG")
+    train = ((image, 0),) * 1_281_167
+    val = tuple((image, label) for label in range(1000)) * 50
+    assert Listing(classes, train, val).differs_from_imagenet == ""
+    wrong = {
+        "a class 'cat', not named as 'n01440764' is": Listing((*classes[:-1], "cat"), train, val),
+        "classes from n01440764 to n15075142, not from": Listing((*classes[:-1], "n15075142"), train, val),
+        "1,281,166 images to train on, not 1,281,167": Listing(classes, train[1:], val),
+        "50,000 images in val, not 50 of each class": Listing(classes, train, (*val[1:], val[1])),
+    }
+    for problem, listing in wrong.items():
+        assert problem in listing.differs_from_imagenet

@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.image import imread
 
 from evenstep.report.marks import filled
+from evenstep_research.cli.figures import recorded_figures
 from evenstep_research.report.figures import (
     MARKS,
-    ONE_RATE,
     at_one_rate,
     draw_figure,
     reproduction,
@@ -21,6 +21,7 @@ from evenstep_research.report.figures import (
 from evenstep_research.report.transfer import COLOURS, shown
 from evenstep_research.study.figures.catalogue import FIGURES, figure_named
 from evenstep_research.study.figures.figure_result import RULES, FigureResult
+from evenstep_research.study.figures.judged import JUDGED as REGRETS
 from research.tests.report.test_transfer import result
 
 MARK, MARK_ONE = "<!-- reproduction table -->", "<!-- reproduction at one rate -->"
@@ -47,21 +48,31 @@ def test_the_picture_has_a_dot_of_every_rule_and_the_identity(tmp_path: Path) ->
 
 
 def test_the_table_says_what_was_run_and_what_was_not() -> None:
-    table = reproduction({"mlp-depth": record()})
-    rows = {line.split("`")[1]: line for line in table.splitlines() if "`" in line}
-    assert list(rows) == [figure.name for figure in FIGURES]
+    _, correlations, _, regrets = reproduction({"mlp-depth": record()}).split("\n\n")
     methods = record()["results"]["methods"]
-    for name in RULES:
-        assert shown(methods[name]["pearson"], interval=True) in rows["mlp-depth"]
-    assert "| 0.962 |" in rows["mlp-depth"]
-    assert all("not run here" in row for name, row in rows.items() if name != "mlp-depth")
-    assert len({line.count("|") for line in table.splitlines()}) == 1
+    for table, names, value in ((correlations, RULES, "pearson"), (regrets, REGRETS, "mean_regret")):
+        rows = {line.split("`")[1]: line for line in table.splitlines() if line.startswith("| `")}
+        assert list(rows) == [figure.name for figure in FIGURES]
+        cells = rows["mlp-depth"].strip("| ").split(" | ")
+        expected = [shown(methods[name][value], interval=True) if name in methods else "–" for name in names]
+        assert cells[-len(expected) :] == expected
+        assert cells[1:3] == ["MLP chains on CIFAR-10", "3"]
+        assert all("not run here" in row for name, row in rows.items() if name != "mlp-depth")
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+    assert "| 0.962 |" in correlations
+    assert "constant" in regrets.splitlines()[0]
+
+
+def test_only_at_one_rate_for_all_layers_are_the_papers_rates_called_its_method() -> None:
+    assert "the paper's method" in at_one_rate({"mlp-depth-one-rate": record()})
+    assert "the paper's method" not in reproduction({"mlp-depth": record()})
+    assert "the paper's rates, our layer factors, authors' depth" in reproduction({})
 
 
 def test_runs_at_one_rate_have_a_table_of_their_own() -> None:
     records = {"mlp-depth": record(), "gelu-cnn-one-rate": record()}
-    (row,) = [line for line in at_one_rate(records).splitlines() if "`" in line]
-    assert row.startswith("| `gelu-cnn` | random DAG-CNNs, GELU | 0.949 |")
+    row, _ = [line for line in at_one_rate(records).splitlines() if line.startswith("| `")]
+    assert row.startswith("| `gelu-cnn` | random DAG-CNNs, GELU on CIFAR-10 | 3 | 0.949 |")
     page = filled(f"{MARK}\n<!-- end -->\n{MARK_ONE}\n<!-- end -->\n", MARKS, records)
     assert page == f"{MARK}\n{reproduction(records)}\n<!-- end -->\n{MARK_ONE}\n{at_one_rate(records)}\n<!-- end -->\n"
 
@@ -69,7 +80,7 @@ def test_runs_at_one_rate_have_a_table_of_their_own() -> None:
 def test_the_table_is_put_between_its_marks() -> None:
     page = f"before\n{MARK}\nold\n<!-- end -->\nafter\n"
     once = filled(page, MARKS, {})
-    assert re.fullmatch(rf"before\n{MARK}\n(\|.*\|\n)+<!-- end -->\nafter\n", once)
+    assert re.fullmatch(rf"before\n{MARK}\n((\|.*\||[^|]*:|)\n)+<!-- end -->\nafter\n", once)
     assert filled(once, MARKS, {}) == once
 
 
@@ -77,10 +88,9 @@ def test_the_documentation_shows_the_recorded_runs() -> None:
     page = "docs/reproduction.md"
     text = (ROOT / page).read_text()
     assert MARK in text
-    names = [figure.name + ending for figure in FIGURES for ending in ("", ONE_RATE)]
-    paths = {name: ROOT / "results" / name / "record.json" for name in names}
-    records = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
-    assert filled(text, MARKS, records) == text, f"write it anew: evenstep study list --page {page}"
+    assert filled(text, MARKS, recorded_figures(ROOT / "results")) == text, (
+        f"write it anew: evenstep study list --page {page}"
+    )
 
 
 def test_every_row_has_its_spread(tmp_path: Path) -> None:

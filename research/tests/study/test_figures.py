@@ -13,6 +13,7 @@ from PIL import Image
 
 from evenstep.errors import InputError
 from evenstep.graph import dag_mlp_graph, path_moments
+from evenstep_research.spaces import DagMLP
 from evenstep_research.study.figures.catalogue import FIGURES, figure_named
 from evenstep_research.study.figures.figure_result import RULES, FigureResult, spread_over_seeds
 from evenstep_research.study.figures.networks import SCALES, family, scale_named
@@ -24,12 +25,18 @@ from research.tests.study.small import TRAINING
 torch.set_num_threads(1)
 
 
-def test_depth_studies_are_chains_whose_one_path_has_three_to_ten_activations() -> None:
+def test_depth_studies_are_chains_of_three_to_ten_layers_the_first_of_which_is_the_base() -> None:
+    """The paper counts the layers of input and output; all but the last have an activation."""
     for name in ("mlp-depth", "gelu-depth", "imagenet-depth"):
         found = family(figure_named(name), SCALES["paper"]).architectures
         moments = [path_moments(dag_mlp_graph(one.code)) for one in found]
         assert [one.count for one in moments] == [1] * 8
-        assert [one.m1 for one in moments] == list(range(3, 11))
+        assert [one.m1 for one in moments] == list(range(2, 10))
+        assert [one.name for one in found] == [f"L = {layers}" for layers in range(3, 11)]
+        assert found[0].code == family(figure_named(name), SCALES["paper"]).base.code
+        for one, layers in zip(found, range(3, 11), strict=True):
+            weights = [p for p in DagMLP(one.code, width=4, inputs=8).parameters() if p.dim() == 2]
+            assert len(weights) == layers
 
 
 def test_topology_studies_have_thirty_different_networks_and_more() -> None:
@@ -54,9 +61,12 @@ def test_rates_are_each_layers_own_or_one_for_all() -> None:
         assert {round(p.lr_scale, 6) for p in weights} == {round(value, 6) for value in expected}
 
 
-def test_small_scales_need_no_files() -> None:
+def test_small_scales_need_no_files_and_say_what_they_train_on() -> None:
     for figure in FIGURES:
         for scale in ("smoke", "cpu"):
+            title = family(figure, SCALES[scale]).title
+            assert title.endswith("on digits")
+            assert "ImageNet" not in title
             assert SCALES[scale].source(figure) == "digits"
             assert family(figure, SCALES[scale]).setting.image == (1, 8, 8)
         assert SCALES["paper"].source(figure) == figure.data
@@ -116,13 +126,16 @@ def imagenet(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_imagenet_figure_runs_on_a_folder_of_images(imagenet: Path) -> None:
+def test_an_imagenet_figure_runs_on_a_folder_of_images_which_is_not_imagenet(imagenet: Path) -> None:
     figure = figure_named("imagenet-depth")
     whole = family(figure, SCALES["paper"])
     small = replace(whole, setting=replace(whole.setting, width=8), architectures=whole.architectures[:1])
     ledger = imagenet / "ledger.jsonl"
-    resources = BenchmarkResources(str(imagenet), "cpu", ledger=ledger, source="imagenet")
-    (found,) = run([small], resources, TransferTraining(batch_size=8, seeds=1, base_seeds=1))
+    training = TransferTraining(batch_size=8, seeds=1, base_seeds=1)
+    with pytest.raises(InputError, match="is not ImageNet: it holds 3 classes, not 1,000"):
+        list(run([small], BenchmarkResources(str(imagenet), "cpu", source="imagenet"), training))
+    resources = BenchmarkResources(str(imagenet), "cpu", ledger=ledger, source="images")
+    (found,) = run([small], resources, training)
     (one,) = found.measured
     assert one.classes == 1000
     assert one.status == "ok"

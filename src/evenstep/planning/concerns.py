@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from evenstep.errors import PlanError, PlanWarning, warn
+from evenstep.graph.fields import name_of
 
 if TYPE_CHECKING:
     from evenstep.planning.plan import ParameterPlan, Plan
@@ -17,6 +18,7 @@ SMALLEST_STD, LARGEST_STD = 1e-5, 5.0
 LARGEST_RATE = 100.0  # in units of the base's
 LARGEST_PART_KEPT = 0.1  # of all numbers
 LARGEST_OUTPUT = 10.0  # the second moment of an output at the start
+MOST_PATHS = 10**6  # that the rule `paths` is meant for: its authors count those of a cell or of a small DAG
 
 
 def report(plan: Plan, *, strict: bool = False) -> None:
@@ -36,6 +38,12 @@ def concerns(plan: Plan) -> Iterator[str]:
         yield _line(large, lambda p: f"starts at the huge standard deviation {p.std:.3g} ({p.init_reason})")
     if fast := [p for p in plan.parameters if p.lr_scale > LARGEST_RATE]:
         yield _line(fast, lambda p: f"would train at {p.lr_scale:.3g} times the base's rate ({p.reason})")
+    if name_of(plan.rule) == "paths" and plan.path_count > MOST_PATHS:
+        yield (
+            f"the rule 'paths' counts about 10^{math.log10(plan.path_count):.1f} paths of the whole network, so its "
+            "rate is close to none; its authors count the paths of one cell: take the rate that the graph of a cell "
+            "alone gets (of NAS-Bench-201, evenstep.graph.nasbench201_graph)"
+        )
     if loose := [p for p in plan.parameters if ON_NO_PATH in p.notes or any(n.startswith(NOT_USED) for n in p.notes)]:
         yield _line(loose, lambda p: f"is {', '.join(p.notes)}: no output depends on it")
     if plan.init.partition("(")[0] == "keep":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ import typer
 
 from evenstep.errors import InputError
 from evenstep_research.cli.measuring import bar, make_folder, require_counts, require_data, resources_of
-from evenstep_research.study.figures.catalogue import FIGURES, PaperFigure
+from evenstep_research.study.figures.catalogue import DATA_TITLES, FIGURES, PaperFigure
 
 if TYPE_CHECKING:
     from evenstep_research.study.figures.figure_result import FigureResult
@@ -62,9 +62,13 @@ def command_for(figure: PaperFigure) -> Callable[..., None]:
         record = _record(figure_result, size, resources, training)
         if out is not None:
             _write(record, figure_result, out)
-        _print(record["results"], as_json=as_json)
+        _print(figure, record, as_json=as_json)
 
-    run.__doc__ = f"Repeat the paper's figure of {figure.title} (r = {figure.paper_r})."
+    data = DATA_TITLES[figure.data]
+    run.__doc__ = (
+        f"Repeat the paper's figure of {figure.titled(figure.data)} (r = {figure.paper_r}); on {data} at the scale "
+        "paper only, else on digits."
+    )
     return run
 
 
@@ -74,10 +78,10 @@ def list_figures(
     page: Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the table into.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List the paper's figures with the correlations the paper prints and those recorded here."""
-    records = _all_recorded(results, (figure.name for figure in FIGURES))
+    """List the paper's figures with the correlations the paper prints and those recorded here, on the same data."""
+    records = recorded_figures(results)
     if page:
-        _update(page, results, records)
+        _update(page, records)
     if as_json:
         print(json.dumps([_listed(figure, records.get(figure.name)) for figure in FIGURES]))
         return
@@ -85,8 +89,9 @@ def list_figures(
     for figure in FIGURES:
         listed = _listed(figure, records.get(figure.name))
         r = listed["r"]
-        ours = f"ours {_r(r['weighted'])}, its rule {_r(r['paths'])}" if r else "not run here"
-        print(f"{figure.name:<{wide}}  paper {figure.paper_r:.3f}  {ours:<32}  {figure.title}")
+        ours = f"ours {_r(r['weighted'])}, its rates {_r(r['paths'])}" if r else "not run here"
+        title = figure.titled(figure.data)
+        print(f"{figure.name:<{wide}}  paper {figure.paper_r:.3f}  {ours:<32}  {title}")
 
 
 def _r(value: float | None) -> str:
@@ -99,18 +104,29 @@ def _listed(figure: PaperFigure, record: dict[str, Any] | None) -> dict[str, Any
     return {**asdict(figure), "r": rates or None, "n": record["results"]["n"] if record else None}
 
 
-def _all_recorded(results: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    return {name: record for name in names if (record := _recorded(results / name / "record.json"))}
+def recorded_figures(results: Path) -> dict[str, dict[str, Any]]:
+    """Return the judged records of figures in a folder, those at one rate for all layers among them.
+
+    A run on other data than the paper's, such as the digits of a small scale, does not count.
+    """
+    from evenstep_research.report.figures import ONE_RATE
+
+    named = {figure.name + ending: figure for figure in FIGURES for ending in ("", ONE_RATE)}
+    return {name: record for name, figure in named.items() if (record := _recorded(results / name, figure))}
 
 
-def _recorded(path: Path) -> dict[str, Any] | None:
+def _recorded(folder: Path, figure: PaperFigure) -> dict[str, Any] | None:
+    from evenstep_research.study.figures.judged import judged
+
+    path = folder / "record.json"
     try:
-        record = json.loads(path.read_text())
-        return record if record["config"]["scale"] == "paper" else None
+        config = json.loads(path.read_text())["config"]
+        counts = config["scale"] == "paper" and config["data"] == figure.data
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"the record '{path}' cannot be read ({error}); remove it, or give other --results") from None
+    return judged(folder) if counts else None
 
 
 def _measured(
@@ -161,23 +177,25 @@ def _write(record: dict[str, Any], figure_result: FigureResult, out: Path) -> No
         raise InputError(f"the results cannot be written to '{out}' ({error}); give another --out") from None
 
 
-def _update(pages: list[Path], results: Path, records: dict[str, dict[str, Any]]) -> None:
+def _update(pages: list[Path], records: dict[str, dict[str, Any]]) -> None:
     from evenstep.report.marks import update_page
-    from evenstep_research.report.figures import MARKS, ONE_RATE
+    from evenstep_research.report.figures import MARKS
 
-    records = records | _all_recorded(results, (figure.name + ONE_RATE for figure in FIGURES))
     for path in pages:
         update_page(path, MARKS, records)
 
 
-def _print(results: dict[str, Any], *, as_json: bool) -> None:
+def _print(figure: PaperFigure, record: dict[str, Any], *, as_json: bool) -> None:
+    results = record["results"]
     if as_json:
         print(json.dumps(results))
         return
+    from evenstep_research.report.figures import paper_r
     from evenstep_research.report.transfer import shown
 
     print(f"{results['title']}: n = {results['n']}, base's learning rate {results['base_lr']:.4g}")
-    print(f"  paper     r {results['paper_r']:.3f}")
+    other = "" if record["config"]["data"] == figure.data else f"; these runs are on {record['config']['data']}"
+    print(f"  {paper_r(figure)}{other}")
     for name, figures in results["methods"].items():
         r, regret = (shown(figures[key], interval=True) for key in ("pearson", "mean_regret"))
         print(f"  {name:<9} r {r:<24} mean regret {regret}")

@@ -152,6 +152,34 @@ def compare(
     print(json.dumps(results) if as_json else markdown(record))
 
 
+@nas.command()
+def table(
+    table: Annotated[str, typer.Argument(help="The table: a file .parquet, its folder, or NATS-Bench's files.")],
+    *,
+    out: Annotated[Path | None, typer.Option(help="Folder for the record.")] = None,
+    page: Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the tables into.")] = None,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Say what the whole table holds without training: how far its seeds agree, and what searches find in it."""
+    from evenstep.report.marks import update_page
+    from evenstep_research.report.nas_table import MARKS, searches, seeds
+    from evenstep_research.study.nas.table import NasBench201Table
+    from evenstep_research.study.nas.whole import BUDGETS, SEARCHES, whole_table
+    from evenstep_research.study.record import as_record
+
+    for path in page or ():
+        update_page(path, MARKS, None)
+    record = as_record(
+        config={"budgets": BUDGETS, "searches": SEARCHES, "command": "evenstep nas table TABLE"},
+        results=whole_table(NasBench201Table.load(table)),
+    )
+    if out is not None:
+        _write(record, (), out)
+    for path in page or ():
+        update_page(path, MARKS, record)
+    print(json.dumps(record["results"]) if as_json else f"{seeds(record)}\n\n{searches(record)}")
+
+
 def _write(record: dict[str, Any], comparisons: Sequence[Comparison], out: Path) -> None:
     from evenstep_research.report.nas import draw_comparison
     from evenstep_research.study.record import write

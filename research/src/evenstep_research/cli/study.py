@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from evenstep_research.cli.axes import axes
+from evenstep_research.cli.evidence import evidence
 from evenstep_research.cli.external import external
 from evenstep_research.cli.figures import command_for, list_figures
 from evenstep_research.cli.real import real
@@ -17,5 +18,6 @@ study.command()(transfer)
 study.command()(real)
 study.command()(external)
 study.command()(axes)
+study.command()(evidence)
 for figure in FIGURES:
     study.command(figure.name)(command_for(figure))

@@ -6,7 +6,7 @@ from evenstep_research.data.augment import Moves, augment, draw_moves, moved
 from evenstep_research.data.cifar import cifar10, cifar100
 from evenstep_research.data.fetch import Fetched, fetch
 from evenstep_research.data.folder import FileCheck, FolderCheck, check_folder, load_folder
-from evenstep_research.data.imagenet import imagenet, imagenet16_120
+from evenstep_research.data.imagenet import image_folder, imagenet, imagenet16_120
 from evenstep_research.data.official import DATA_SETS, Archive, DataSet, OfficialFile, Version
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "digits",
     "draw_moves",
     "fetch",
+    "image_folder",
     "imagenet",
     "imagenet16_120",
     "load_folder",

@@ -8,7 +8,7 @@ from pathlib import Path
 from evenstep.data.split import Split
 from evenstep.errors import InputError
 from evenstep_research.data.files import load, located, missing, read_file, verify_file
-from evenstep_research.data.imagenet import PARTS, imagenet, list_images
+from evenstep_research.data.imagenet import PARTS, image_folder, list_images
 from evenstep_research.data.official import DATA_SETS, DataSet
 
 
@@ -38,22 +38,24 @@ class FolderCheck:
 
 
 def load_folder(directory: Path | str, *, verify: bool = False) -> Split:
-    """Return the data set that lies in a folder, at its own size; a folder of ImageNet's images at 32 x 32."""
+    """Return the data set that lies in a folder, at its own size; a folder of images at 32 x 32."""
     found = _recognised(Path(directory))
-    return imagenet(directory) if found is None else load(found, directory, side=found.side, verify=verify)
+    return image_folder(directory) if found is None else load(found, directory, side=found.side, verify=verify)
 
 
 def check_folder(directory: Path | str) -> FolderCheck:
     """Read every file of the data set in a folder and compare checksums.
 
-    The images of an ImageNet folder are counted, not read.
+    Images in ImageNet's layout are counted, not read. They are ImageNet only if classes and counts are ImageNet's, and
+    else "images".
     """
     found = _recognised(Path(directory))
     if found is None:
         listing = list_images(directory)
         counts = (len(listing.train), len(listing.val))
         parts = tuple(FileCheck(part, count, None) for part, count in zip(PARTS, counts, strict=True))
-        return FolderCheck("imagenet", "images", Path(directory), parts)
+        name = "images" if listing.differs_from_imagenet else "imagenet"
+        return FolderCheck(name, "images", Path(directory), parts)
     version, folder = located(found, Path(directory))
     files = []
     for file in version.files:
@@ -69,7 +71,7 @@ def check_folder(directory: Path | str) -> FolderCheck:
 
 
 def _recognised(directory: Path) -> DataSet | None:
-    """Return the data set of which a folder holds files, None for ImageNet's images."""
+    """Return the data set of which a folder holds files, None for images in ImageNet's layout."""
     if not directory.is_dir():
         raise InputError(f"there is no folder '{directory}'; give the folder of a data set")
     found = [data_set for data_set in DATA_SETS if _holds_some(directory, data_set)]

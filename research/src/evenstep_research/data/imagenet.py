@@ -1,10 +1,12 @@
-"""ImageNet: its 16 x 16 version as batches, and a folder of its images, downsampled once."""
+"""ImageNet: its 16 x 16 version as batches, and a folder of images in its layout, downsampled once."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +23,10 @@ from evenstep_research.data.official import IMAGENET16_120
 PARTS = ("train", "val")
 _ARRAYS = ("train_images", "train_labels", "val_images", "val_labels")
 _AT_ONCE = 1024
+# ILSVRC 2012 as it is published: classes from n01440764 to n15075141.
+_CLASSES, _TRAIN, _VAL_A_CLASS = 1000, 1_281_167, 50
+_FIRST, _LAST = "n01440764", "n15075141"
+_WORDNET = re.compile(r"n\d{8}")
 
 
 def imagenet16_120(directory: Path | str, *, side: int = 16, verify: bool = False) -> Split:
@@ -39,7 +45,25 @@ def imagenet(
     cache: Path | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Split:
-    """Return the images [n, 3, side, side] of a folder with train/CLASS/*.JPEG and val/CLASS/*.JPEG.
+    """Return ImageNet's images [n, 3, side, side], of a folder with train/CLASS/*.JPEG and val/CLASS/*.JPEG.
+
+    The folder must hold all of ImageNet (ILSVRC 2012); `image_folder` reads other images in the same layout.
+    """
+    if problem := list_images(directory).differs_from_imagenet:
+        raise InputError(
+            f"'{directory}' is not ImageNet: it holds {problem}; give the folder of ILSVRC 2012 with all its images"
+        )
+    return image_folder(directory, side=side, cache=cache, progress=progress)
+
+
+def image_folder(
+    directory: Path | str,
+    *,
+    side: int = 32,
+    cache: Path | str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Split:
+    """Return the images [n, 3, side, side] of any folder with train/CLASS/*.JPEG and val/CLASS/*.JPEG.
 
     Each image is averaged to `side` x `side` as it is, like the official downsampled ImageNet. That is done once:
     `imagenet-SIDE.npz` in the folder `cache`, else in `directory`, is read from then on, until names of files change.
@@ -60,6 +84,26 @@ class Listing:
     classes: tuple[str, ...]
     train: tuple[tuple[Path, int], ...]
     val: tuple[tuple[Path, int], ...]
+
+    @property
+    def differs_from_imagenet(self) -> str:
+        """Say how classes and numbers of images differ from ImageNet's; empty if they do not.
+
+        >>> Listing(("cats", "dogs"), (), ()).differs_from_imagenet
+        '2 classes, not 1,000'
+        """
+        if len(self.classes) != _CLASSES:
+            return f"{len(self.classes):,} class{'es' if len(self.classes) != 1 else ''}, not {_CLASSES:,}"
+        if strange := [name for name in self.classes if not _WORDNET.fullmatch(name)]:
+            return f"a class '{strange[0]}', not named as '{_FIRST}' is"
+        if (self.classes[0], self.classes[-1]) != (_FIRST, _LAST):
+            return f"classes from {self.classes[0]} to {self.classes[-1]}, not from {_FIRST} to {_LAST}"
+        if len(self.train) != _TRAIN:
+            return f"{len(self.train):,} images to train on, not {_TRAIN:,}"
+        counts = Counter(label for _, label in self.val)
+        if any(counts[label] != _VAL_A_CLASS for label in range(_CLASSES)):
+            return f"{len(self.val):,} images in val, not {_VAL_A_CLASS} of each class"
+        return ""
 
     @property
     def digest(self) -> str:
@@ -162,7 +206,7 @@ def _downsampled_image(path: Path, side: int) -> NDArray[np.uint8]:
     try:
         from PIL import Image
     except ImportError:
-        raise InputError("ImageNet's images need the package Pillow; install it with pip install pillow") from None
+        raise InputError("folders of images need the package Pillow; install it with pip install pillow") from None
     try:
         with Image.open(path) as image:
             small = image.convert("RGB").resize((side, side), Image.Resampling.BOX)

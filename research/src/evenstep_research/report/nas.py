@@ -29,7 +29,7 @@ MARKERS = {"benchmark": "s", "constant-tuned": "v", "paper": "^", "mup": "D", "w
 # For names that are no protocol, such as pairs of seeds.
 _OTHER_COLOURS = ("#b5485d", "#3f8f8a", "#a08a2b", "#555555")
 _OTHER_MARKERS = ("P", "X", "<", ">")
-_TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet16-120": "ImageNet16-120"}
+TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet16-120": "ImageNet16-120"}
 _SHOWN = (100, 50, 20, 10)  # percent of the ranking
 
 
@@ -173,9 +173,24 @@ def markdown(record: Mapping[str, Any]) -> str:
     """Return a record's tables, a section for every setting; data sets that were not run say so."""
     comparisons: list[dict[str, Any]] = record["results"]["comparisons"]
     parts = [_section(one) for one in comparisons]
-    run = {one["setting"]["data"] for one in comparisons}
-    rows = [[title, "run" if name in run else "not run here"] for name, title in _TITLES.items()]
-    return "\n\n".join([markdown_table(["data set", "recorded"], rows), *parts])
+    rows = [
+        [title, *(_cells_run(comparisons, name, epochs, protocol) for epochs in (12, 200) for protocol in COLOURS)]
+        for name, title in TITLES.items()
+    ]
+    head = ["cells trained", *(f"`{protocol}`, {epochs} epochs" for epochs in (12, 200) for protocol in COLOURS)]
+    return "\n\n".join([markdown_table(head, rows), *parts])
+
+
+def _cells_run(comparisons: Sequence[Mapping[str, Any]], data: str, epochs: int, protocol: str) -> str:
+    """Return how many cells a protocol trained on a data set for so many epochs."""
+    cells = [
+        trained["n"]
+        for one in comparisons
+        if one["setting"]["data"] == data and one["setting"]["training"]["epochs"] == epochs
+        for trained in one["protocols"].values()
+        if trained["protocol"]["name"] == protocol
+    ]
+    return str(sum(cells)) if cells else "not run"
 
 
 def gains(record: Mapping[str, Any]) -> str:
@@ -183,7 +198,7 @@ def gains(record: Mapping[str, Any]) -> str:
     rows = []
     for one in record["results"]["comparisons"]:
         setting = one["setting"]
-        title = f"{_TITLES.get(setting['data'], setting['data'])}, {setting['training']['epochs']} epochs"
+        title = f"{TITLES.get(setting['data'], setting['data'])}, {setting['training']['epochs']} epochs"
         rows += [[title, *row[:-1]] for row in _gain_rows(one)]  # without the last: the interval shows it
     return markdown_table(["trained on", *_GAIN[:-1]], rows)
 
@@ -194,7 +209,7 @@ MARKS: Marks = {"nas table": markdown, "nas gains": gains}
 def _section(one: Mapping[str, Any]) -> str:
     setting = one["setting"]
     training, shape = setting["training"], setting["shape"]
-    title = f"### {_TITLES.get(setting['data'], setting['data'])}, {training['epochs']} epochs"
+    title = f"### {TITLES.get(setting['data'], setting['data'])}, {training['epochs']} epochs"
     where = "; ".join(
         f"{at['device']}, torch {at['torch']}, commit {at['commit'] or 'unknown'}, {at['precision']}"
         for at in one["measured_on"]
@@ -205,7 +220,10 @@ def _section(one: Mapping[str, Any]) -> str:
     )
     parts = [title, made, _protocols(one), markdown_table(_GAIN, _gain_rows(one))]
     if ranked := [versus for versus in one["versus"] if "tau" in versus]:
-        parts.append("Kendall's tau with the reference over the top K% of the ranking, and between the seeds of each:")
+        parts.append(
+            "Kendall's tau with the reference over the top K% of the ranking, and between the seeds of each, with the "
+            "number of cells in brackets; there is no tau of fewer than three:"
+        )
         parts.append(_taus(ranked))
         parts.append(_gaps(ranked))
     if any(against["n"] for against in one["table"].values()):
@@ -237,8 +255,8 @@ def _protocols(one: Mapping[str, Any]) -> str:
 
 
 _GAIN = [
-    *("protocol", "against", "cells of both", "mean accuracies there, %", "gain in points (95%)"),
-    *("better / worse", "interval excludes zero"),
+    *("protocol", "against", "cells of both", "mean accuracies there, %", "mean gain in points (95%)"),
+    *("median gain", "largest difference of one cell", "better / worse", "interval excludes zero"),
 ]
 
 
@@ -255,6 +273,8 @@ def _gain_rows(one: Mapping[str, Any]) -> list[list[str]]:
                 str(versus["n"]),
                 f"{gain['ours']:.2f} / {gain['reference']:.2f}",
                 _figure(gain["gain"], sign=True),
+                f"{gain['median']:+.2f}",
+                f"{gain['largest']:+.2f}",
                 f"{gain['better']} / {gain['worse']}",
                 "yes" if gain["excludes_zero"] else "no",
             ]
@@ -265,15 +285,15 @@ def _gain_rows(one: Mapping[str, Any]) -> list[list[str]]:
 def _taus(ranked: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for versus in ranked:
-        taus = {point["share"]: point["tau"]["value"] for point in versus["tau"]}
-        within = versus["agreement"][0]["within"]
+        taus = {point["share"]: tau_text(point["tau"]["value"], point["n"]) for point in versus["tau"]}
+        seeds = versus["agreement"][0]
         rows.append(
             [
                 f"`{versus['protocol']}`",
                 f"`{versus['reference']}`",
                 versus["ranked_by"],
-                *(_number(taus[share]) for share in _SHOWN),
-                *(_number(within[name]) for name in (versus["protocol"], versus["reference"])),
+                *(taus[share] for share in _SHOWN),
+                *(tau_text(seeds["within"][name], seeds["n"]) for name in (versus["protocol"], versus["reference"])),
             ]
         )
     head = ["protocol", "reference", "ranked by", *(f"top {share}%" for share in _SHOWN)]
@@ -305,8 +325,8 @@ def _published(one: Mapping[str, Any]) -> str:
                 str(against["n"]),
                 f"{against['mean_absolute_difference']:.2f}",
                 f"{against['mean_difference']:+.2f}",
-                _number(against["kendall"]),
-                _number(searches.get("tau")),
+                tau_text(against["kendall"], against["n"]),
+                tau_text(searches.get("tau"), searches.get("distinct", 0)),
                 places or "–",
             ]
         )
@@ -333,5 +353,6 @@ def _figure(figure: Mapping[str, float | None], *, sign: bool = False) -> str:
     return f"{form.format(value)} ({form.format(low)} to {form.format(high)})"
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+def tau_text(value: float | None, count: int) -> str:
+    """Return a tau with the number of architectures that it is of."""
+    return "–" if value is None else f"{value:.2f} ({count})"

@@ -16,10 +16,12 @@ from evenstep_research.report.nas import COLOURS, draw_comparison, markdown
 from evenstep_research.study.nas.captured import TrainingResult
 from evenstep_research.study.nas.compare import compare, entries_in
 from evenstep_research.study.nas.ledger import LedgerRow, SweepSetting
+from evenstep_research.study.nas.muparam import MupProtocol
 from evenstep_research.study.nas.protocols import (
     BenchmarkProtocol,
     ConstantTunedProtocol,
     NetworkShape,
+    PaperProtocol,
     TrainingProtocol,
     WeightedProtocol,
 )
@@ -89,6 +91,7 @@ def test_gains_gaps_and_taus_known_by_hand() -> None:
     against = versus(values, "benchmark", "weighted")
     assert against["gain"]["gain"]["value"] == pytest.approx(1.25)
     assert (against["gain"]["better"], against["gain"]["worse"], against["n"]) == (3, 1, 4)
+    assert (against["gain"]["median"], against["gain"]["largest"]) == (2.0, 2.0)  # 2, 2, 2 and -1
     assert against["ranked_by"] == "the table"
     assert against["tau"][0]["tau"]["value"] == pytest.approx(1.0)  # the order stays
     assert against["gaps"]["benchmark"]["largest"] == pytest.approx(40.0)
@@ -186,13 +189,14 @@ def test_every_table_of_the_page_is_whole() -> None:
         text = markdown(json.loads(json.dumps(record, allow_nan=False)))
         for block in re.findall(r"(?:^\|.*\|\n?)+", text, flags=re.MULTILINE):
             assert len({line.count("|") for line in block.strip().splitlines()}) == 1, block
-        assert "| CIFAR-10 | run |" in text
+        assert "| CIFAR-10 | 4 | 1 | not run | not run | 4 | 1 | not run |" in text
         assert "### CIFAR-10, 200 epochs" in text
         means = re.search(r"\| `weighted` \| `benchmark` \| 4 \| ([\d.]+) / ([\d.]+) \| \+1\.25 \(", text)
         assert means is not None
         assert float(means[1]) - float(means[2]) == pytest.approx(1.25)
         assert ("Parameter counts equal the table's for 4 of 4 cells." in text) == (table is not None)
-    assert "| `weighted` | 4 | 2.00 | +1.75 | 1.00 |" in text
+    assert "| `weighted` | 4 | 2.00 | +1.75 | 1.00 (4) |" in text
+    assert "| `weighted` | `benchmark` | the table | 1.00 (4) | – | – | – | 1.00 (4) | 1.00 (4) |" in text
 
 
 def test_pictures_show_every_protocol_of_two_cells_and_more(tmp_path: Path) -> None:
@@ -219,3 +223,16 @@ def test_the_published_figures_agree_with_themselves() -> None:
     assert values["parameters"]["equal"] == values["parameters"]["n"] == len(codes) >= 20
     assert values["table"]["benchmark"]["tau"][0]["n"] == len(codes)
     assert np.isfinite(values["table"]["benchmark"]["gain"]["ours"])
+
+
+def test_ours_is_compared_with_mup_and_the_papers_method_too() -> None:
+    runs = made_runs()
+    for code, value in zip(CODES, PUBLISHED, strict=True):
+        runs.append(entry(code, PaperProtocol(0.4), 0, value - 3.0))
+        runs.append(entry(code, MupProtocol(), 0, value - 4.0))
+    values = compare(runs, made_table())[0].to_dict()
+    against = versus(values, "mup", "weighted")["gain"]
+    assert against["gain"]["value"] == pytest.approx(1.25 + 4.0)
+    assert against["better"] == 4
+    assert versus(values, "paper", "weighted")["gain"]["gain"]["value"] == pytest.approx(1.25 + 3.0)
+    assert versus(values, "mup", "paper")["gain"]["median"] == pytest.approx(1.0)

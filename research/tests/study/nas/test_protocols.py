@@ -14,6 +14,7 @@ from torch import nn
 
 import evenstep as es
 from evenstep.errors import EvenstepError, InputError, PlanError
+from evenstep.graph import nasbench201_graph
 from evenstep.graph.cells import all_cells, cell_string, is_live, parameter_count
 from evenstep_research.study.nas import muparam
 from evenstep_research.study.nas.muparam import MupProtocol
@@ -247,3 +248,17 @@ def test_a_rate_that_is_none_is_refused(lr: float) -> None:
 def test_a_plan_of_factors_only_is_refused() -> None:
     with pytest.raises(InputError, match="factors only"):
         of_plan(es.plan(graph_of(LIGHT, SHAPE)))
+
+
+def test_the_rule_paths_of_a_whole_network_is_warned_of_and_the_cell_counts_as_the_authors_do() -> None:
+    """Six convolutions in 15 cells have 4^16 paths; the remedy that the warning names is the authors' own count."""
+    graph = graph_of(DENSE, NetworkShape())
+    warning = r"rule 'paths' counts about 10\^9\.6 paths of the whole network.*evenstep\.graph\.nasbench201_graph"
+    with pytest.warns(es.PlanWarning, match=warning):
+        whole = es.plan(graph, rule="paths", base=1.0, optimizer="sgd", base_graph=graph_of(SKIPS_CELL, NetworkShape()))
+    assert whole.path_count == 4**16
+    base = nasbench201_graph(SKIPS_CELL)
+    for code in (DENSE, MIXED, RESIDUAL_CELL):
+        cell = es.plan(nasbench201_graph(code), rule="paths", base=1.0, optimizer="sgd", base_graph=base)
+        authors = PaperProtocol(1.0).treatment(code, SHAPE).paces[0].lr
+        assert cell.lr_scale == pytest.approx(authors)

@@ -27,7 +27,9 @@ def _of_axis(regrets: Sequence[Mapping[str, Any]], axis: str) -> Iterator[Target
     known = {
         line["rule"]: line
         for line in regrets
-        if line["axis"] == axis and line["optimizer"] == ASKED_OF.get(axis, "all") and line["mean_above_own_best"] is not None
+        if line["axis"] == axis
+        and line["optimizer"] == ASKED_OF.get(axis, "all")
+        and line["mean_above_own_best"] is not None
     }
     ours, what = known.get(OURS[axis]), f"{axis}{', AdamW' if axis in ASKED_OF else ''}: mean regret of `{OURS[axis]}`"
     measured = None if ours is None else ours["mean_above_own_best"]

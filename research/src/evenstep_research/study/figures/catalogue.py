@@ -13,7 +13,8 @@ class PaperFigure:
     """Name one figure of the paper and the study that repeats it.
 
     `label` is where the paper's source has it, `paper_r` the Pearson correlation of estimated and searched maximal
-    learning rates that is printed in it.
+    learning rates that is printed in it, and `data` what it was measured on. A title names no data: a small run may
+    train on other data than the paper (`titled`).
     """
 
     name: str
@@ -25,7 +26,16 @@ class PaperFigure:
     activation: str = "relu"
     data: Literal["cifar10", "imagenet"] = "cifar10"
 
+    def titled(self, data: str) -> str:
+        """Return the title with the data set that a run trained on.
 
+        >>> figure_named("imagenet-depth").titled("digits")
+        'MLP chains on digits'
+        """
+        return f"{self.title} on {DATA_TITLES.get(data, data)}"
+
+
+DATA_TITLES = {"cifar10": "CIFAR-10", "imagenet": "ImageNet", "digits": "digits"}
 FIGURES = (
     PaperFigure("mlp-depth", "fig:mlp_depth", "MLP chains", 0.962, varies="depth"),
     PaperFigure("mlp-topology", "fig:mlps", "random DAG-MLPs", 0.838),
@@ -33,10 +43,8 @@ FIGURES = (
     PaperFigure("gelu-depth", "appendix:gelu, left", "MLP chains, GELU", 0.920, varies="depth", activation="gelu"),
     PaperFigure("gelu-topology", "appendix:gelu, middle", "random DAG-MLPs, GELU", 0.680, activation="gelu"),
     PaperFigure("gelu-cnn", "appendix:gelu, right", "random DAG-CNNs, GELU", 0.949, kind="cnn", activation="gelu"),
-    PaperFigure(
-        "imagenet-depth", "fig:mlp_imagenet, left", "MLP chains, ImageNet", 0.856, varies="depth", data="imagenet"
-    ),
-    PaperFigure("imagenet-topology", "fig:mlp_imagenet, right", "random DAG-MLPs, ImageNet", 0.729, data="imagenet"),
+    PaperFigure("imagenet-depth", "fig:mlp_imagenet, left", "MLP chains", 0.856, varies="depth", data="imagenet"),
+    PaperFigure("imagenet-topology", "fig:mlp_imagenet, right", "random DAG-MLPs", 0.729, data="imagenet"),
 )
 
 

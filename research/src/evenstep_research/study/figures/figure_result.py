@@ -12,11 +12,26 @@ from evenstep_research.study.figures.catalogue import PaperFigure
 from evenstep_research.study.transfer.benchmark import FamilyResult
 from evenstep_research.study.transfer.measure import Measured, best_rate
 
-RULES: Mapping[str, str] = {
-    "paths": "the paper's rule, literally",
-    "paths+2": "the paper's rule with the depth of the authors' code",
-    "weighted": "ours",
-}
+RULES = ("paths", "paths+2", "weighted")
+
+
+def meanings(rates: str) -> Mapping[str, str]:
+    """Return what the methods of a figure's table are called, by what layers trained at.
+
+    Only at one rate for all layers are the paper's rates the paper's method; else they multiply our layer factors.
+
+    >>> meanings("one")["paths"]
+    "the paper's method"
+    """
+    whose = "the paper's method" if rates == "one" else "the paper's rates, our layer factors"
+    ours = "our topology factor alone" if rates == "one" else "ours"
+    return {
+        "constant": "the base's rate (`constant`)",
+        "paths": whose,
+        "paths+2": f"{whose}, authors' depth",
+        "authors": f"{whose}, authors' depth and base",
+        "weighted": ours,
+    }
 
 
 @dataclass(frozen=True)

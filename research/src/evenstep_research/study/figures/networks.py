@@ -13,7 +13,7 @@ from evenstep_research.study.transfer.families import Architecture, Family, Fami
 from evenstep_research.study.transfer.measure import TransferTraining
 from evenstep_research.study.transfer.scales import spread
 
-DEPTHS = range(3, 11)  # activations on the path, the last one before the readout among them
+DEPTHS = range(3, 11)  # the paper's L: layers, those of input and output among them, so that L = 3 is the base
 KERNELS = (1, 3, 5, 7)
 IMAGENET_CLASSES = 1000
 
@@ -88,13 +88,13 @@ def family(figure: PaperFigure, scale: FigureScale, rates: Literal["layers", "on
     networks = _networks(figure)
     if scale.most is not None:
         networks = spread(networks, scale.most)
-    return Family(figure.name, figure.title, setting, networks)
+    return Family(figure.name, figure.titled(scale.source(figure)), setting, networks)
 
 
 def _networks(figure: PaperFigure) -> tuple[Architecture, ...]:
     """Return eight depths, 30 random DAGs, or 32 random DAGs with kernels in turn."""
     if figure.varies == "depth":
-        return tuple(Architecture(f"L = {depth}", codes.chain_code(depth - 1)) for depth in DEPTHS)
+        return tuple(Architecture(f"L = {layers}", codes.chain_code(layers - 2)) for layers in DEPTHS)
     if figure.kind == "mlp":
         return random_dags(30, (5,), seed=0)
     drawn = random_dags(32, (5,), seed=1)

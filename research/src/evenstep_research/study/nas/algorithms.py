@@ -50,20 +50,27 @@ def regularised_evolution(
     *,
     budget: int,
     draw: random.Random,
-    population: int = POPULATION,
+    population: int | None = None,
     tournament: int = TOURNAMENT,
 ) -> tuple[str, ...]:
     """Evolve a population whose oldest member dies at every step (Real et al., 2019).
 
-    It starts from random cells. Then, again and again: of `tournament` members, drawn with replacement, the best one
-    is the parent; its child, which has another operator on one edge, joins as the youngest. In a table of a part of
-    the space a child is drawn from the neighbours the table knows, and where it knows none, from all its cells.
+    It starts from random cells: `population` of them, else 10, but no more than half of the budget. (A population as
+    large as the budget would be random search.) Then, again and again: of `tournament` members, drawn with
+    replacement, the best one is the parent; its child, which has another operator on one edge, joins as the youngest.
+    In a table of a part of the space a child is drawn from the neighbours the table knows, and where it knows none,
+    from all its cells.
     """
-    for name, value in (("population", population), ("tournament", tournament)):
+    known = _known(accuracies, budget)
+    members = min(POPULATION, max(budget // 2, 1)) if population is None else population
+    for name, value in (("population", members), ("tournament", tournament)):
         if value < 1:
             raise InputError(f"{name} is {value}; give at least 1")
-    known = _known(accuracies, budget)
-    visited = [draw.choice(known) for _ in range(min(population, budget))]
+    if 1 < budget <= members:
+        raise InputError(
+            f"population is {members}, the budget {budget}: nothing would evolve; give a smaller population"
+        )
+    visited = [draw.choice(known) for _ in range(members)]
     alive = deque(visited)
     while len(visited) < budget:
         parent = max((draw.choice(alive) for _ in range(tournament)), key=accuracies.__getitem__)
@@ -132,7 +139,7 @@ class Reranking:
     """Hold what becomes of searches' picks under another table.
 
     `shared` is how many cells both tables know, `lost` the searches that asked for none of them. `tau` compares the
-    order of the picks, each cell once, under both; None where they are fewer than two.
+    order of the picks, each of the `distinct` cells once, under both; None where they are fewer than three.
     """
 
     shared: int
@@ -140,11 +147,13 @@ class Reranking:
     standings: tuple[Standing, ...]
     tau: float | None
     lost: tuple[Search, ...]
+    distinct: int
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {
             "shared": self.shared,
+            "distinct": self.distinct,
             "picks": [pick.to_dict() for pick in self.picks],
             "standings": [standing.to_dict() for standing in self.standings],
             "tau": self.tau,
@@ -173,7 +182,7 @@ def rerank(searches: Sequence[Search], before: Accuracies, after: Accuracies) ->
         picks.append(Pick(search.algorithm, search.seed, code, before[code], after[code], *ranks))
     codes = sorted({pick.code for pick in picks})
     tau = kendall_tau([before[code] for code in codes], [after[code] for code in codes])
-    return Reranking(len(shared), tuple(picks), _standings(picks), tau, tuple(lost))
+    return Reranking(len(shared), tuple(picks), _standings(picks), tau, tuple(lost), len(codes))
 
 
 def _standings(picks: Sequence[Pick]) -> tuple[Standing, ...]:

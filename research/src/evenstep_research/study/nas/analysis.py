@@ -1,5 +1,7 @@
 """What another way of training does to a benchmark: gains, rankings at the top, gaps, and seeds against protocols.
 
+A tau of two architectures is 1 or -1, whatever was measured: there is none of fewer than three.
+
 Accuracies are in percent, in arrays aligned over architectures: [architectures], or [architectures, seeds].
 """
 
@@ -20,14 +22,20 @@ TOP_SHARES = (100, 90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 1)
 # An interval of Kendall's tau looks at all pairs of a thousand samples; of more architectures it is costly, and narrow.
 INTERVAL_LIMIT = 64
 GAPS_LIMIT = 3000
+FEWEST = 3  # architectures of which a tau says something
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Hold the mean difference of paired accuracies, in points; its interval is over architectures drawn again."""
+    """Hold the mean difference of paired accuracies, in points; its interval is over architectures drawn again.
+
+    `median` and `largest` say whether the mean is that of most architectures or of a few.
+    """
 
     count: int
     mean: Figure
+    median: float
+    largest: float
     better: int
     worse: int
     ours: float
@@ -44,6 +52,8 @@ class Gain:
         return {
             "n": self.count,
             "gain": self.mean.to_dict(),
+            "median": self.median,
+            "largest": self.largest,
             "better": self.better,
             "worse": self.worse,
             "ours": self.ours,
@@ -120,6 +130,8 @@ def mean_gain(ours: npt.ArrayLike, reference: npt.ArrayLike) -> Gain:
     return Gain(
         len(difference),
         mean,
+        float(np.median(difference)),
+        float(difference[np.abs(difference).argmax()]),
         int((difference > 0).sum()),
         int((difference < 0).sum()),
         float(ours.mean()),
@@ -128,9 +140,9 @@ def mean_gain(ours: npt.ArrayLike, reference: npt.ArrayLike) -> Gain:
 
 
 def kendall_tau(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
-    """Return Kendall's tau-b; None of fewer than two architectures, or where one side does not vary."""
+    """Return Kendall's tau-b; None of fewer than three architectures, or where one side does not vary."""
     x, y = _aligned(x, y)
-    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+    if len(x) < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     from scipy.stats import kendalltau
 
@@ -159,7 +171,7 @@ def tau_curve(
 ) -> tuple[TauPoint, ...]:
     """Return Kendall's tau between two rankings over the top K% of the reference, for every K.
 
-    A share that holds fewer than two architectures has no tau; one of 3 to 64 has its bootstrap interval.
+    A share that holds fewer than three architectures has no tau; one of 3 to 64 has its bootstrap interval.
 
     Tau falls towards the top even between runs that differ by their seed alone, for there architectures lie close
     together, and a little more where the reference is both ranked by and compared, as in the paper. So read a curve
@@ -172,7 +184,7 @@ def tau_curve(
         chosen = top(order, share)
         x, y = reference[chosen], other[chosen]
         tau = Figure(kendall_tau(x, y), None, None)
-        if tau.value is not None and 3 <= len(x) <= INTERVAL_LIMIT:  # two, drawn again, are the same pair or none
+        if tau.value is not None and len(x) <= INTERVAL_LIMIT:
             interval = bootstrapped(np.stack([x, y]), lambda table: kendall(table[0], table[1]))
             tau = Figure(tau.value, interval.low, interval.high)
         points.append(TauPoint(share, len(x), tau))

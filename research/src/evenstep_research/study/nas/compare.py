@@ -17,7 +17,7 @@ from evenstep_research.study.nas.ledger import LedgerRow, read
 from evenstep_research.study.nas.table import CLASSES, NasBench201Table
 from evenstep_research.study.statistics import Array
 
-REFERENCES = ("benchmark", "constant-tuned")
+REFERENCES = ("benchmark", "constant-tuned", "mup", "paper")
 SEARCHES = 50  # seeds of every search algorithm
 
 
@@ -86,7 +86,7 @@ class Comparison:
         return [code for code in self.codes if all(code in table for table in tables)]
 
     def _pairs(self) -> list[tuple[str, str]]:
-        """Return every reference with all that come behind it: the benchmark with all, the tuned constant with less."""
+        """Return every reference with those that come after it: the benchmark with all, others with fewer."""
         pairs, done = [], set()
         for name in REFERENCES:
             references = [label for label, results in self.results.items() if results.protocol["name"] == name]
@@ -148,6 +148,7 @@ class Comparison:
             ranked = rerank(searches, before, after)
             figures["searches"] = {
                 "tau": ranked.tau,
+                "distinct": ranked.distinct,
                 "standings": [standing.to_dict() for standing in ranked.standings],
                 "best_before": max(before, key=before.__getitem__),
                 "best_after": max(after, key=after.__getitem__),

@@ -21,7 +21,7 @@ from evenstep.search.engines.batching import Batching
 from evenstep.search.fields import Data
 from evenstep.search.job import Job, Trial
 from evenstep.search.replicas import TrialResult
-from evenstep_research.data import Split, cifar10, digits, imagenet
+from evenstep_research.data import Split, cifar10, digits, image_folder, imagenet
 from evenstep_research.study import statistics
 from evenstep_research.study.processes import end_with_parent, interrupts_held
 from evenstep_research.study.progress import Notify, StudyProgress
@@ -42,14 +42,14 @@ from evenstep_research.study.transfer.measure import (
 )
 from evenstep_research.study.transfer.rivals import Attempt
 
-LOADERS: Mapping[str, Callable[..., Split]] = {"cifar10": cifar10, "imagenet": imagenet}
+LOADERS: Mapping[str, Callable[..., Split]] = {"cifar10": cifar10, "imagenet": imagenet, "images": image_folder}
 
 
 @dataclass(frozen=True)
 class BenchmarkResources:
     """Where and on what a benchmark runs: the data's folder (None: digits), device, precision, processes, ledger.
 
-    `source` names the data set in the folder, `cifar10` or `imagenet`.
+    `source` names the data set in the folder: `cifar10`, `imagenet`, or `images` for other images in its layout.
     """
 
     data: str | None = None
