@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import evenstep as es
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* of all numbers are left as they are:evenstep.PlanWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.* of all parameter values are kept as they are:evenstep.PlanWarning")
 
 WORDS, LENGTH, WIDTH = 50, 24, 64
 

@@ -361,7 +361,7 @@ def test_a_module_with_nothing_to_train() -> None:
     assert "the network has no parameters" in message_of(es.InputError, lambda: es.plan(nn.ReLU(), X))
     frozen = nn.Linear(4, 4).requires_grad_(False)
     message = message_of(es.InputError, lambda: es.plan(frozen, X))
-    for part in ("nothing to plan: 'weight' and all else the network holds is fixed", "requires_grad_()"):
+    for part in ("nothing to plan: 'weight' and all other parameters are frozen", "requires_grad_()"):
         assert part in message
     assert len(es.trace(frozen, X).parameters) == 2  # its graph can be read all the same
 

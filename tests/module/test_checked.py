@@ -240,10 +240,10 @@ def said(model: nn.Module, **options: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Chain(factor=1e-3), "'middle.weight' starts at the huge standard deviation 125"),
-        (Chain(factor=1e5), "'middle.weight' starts at the tiny standard deviation 1.25e-06"),
+        (Chain(factor=1e-3), "'middle.weight' starts at a huge standard deviation, 125"),
+        (Chain(factor=1e5), "'middle.weight' starts at a tiny standard deviation, 1.25e-06"),
         (Chain(factor=1e-3), "'middle.weight' would train at 1"),
-        (Chain(idle=nn.Linear(3, 3)), "'idle.weight' is not used: no output depends on it; so it is with 1 more"),
+        (Chain(idle=nn.Linear(3, 3)), "'idle.weight' is not used: no output depends on it; the same is true of 1 more"),
         (
             Chain(factor=nn.Parameter(torch.ones(2, 64))),
             "",
@@ -260,7 +260,7 @@ def test_much_that_is_left_as_it_is_is_said_but_not_where_it_was_asked_for() -> 
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(16, 64)), nn.ReLU(), nn.Linear(64, 4))
     (line,) = said(model)
     part = 64 * 17 / sum(p.numel() for p in model.parameters())
-    assert line.startswith(f"{100 * part:.3g} % of all numbers are left as they are, '0.parametrizations.weight.")
+    assert line.startswith(f"{100 * part:.3g} % of all parameter values are kept as they are, above all those of '0.parametrizations.weight.")
     assert not said(model, init="keep")
 
 
@@ -377,5 +377,5 @@ def test_a_sum_over_positions_before_a_readout_is_said() -> None:
             logits: Tensor = self.readout(torch.relu(self.first(x)).sum(1))
             return logits
 
-    with pytest.warns(es.PlanWarning, match="the output 'readout' starts at the huge second moment"):
+    with pytest.warns(es.PlanWarning, match="the output 'readout' starts at a huge second moment"):
         es.plan(Sums(), torch.zeros(4, 100, 16))

@@ -133,7 +133,7 @@ def test_an_optimizer_of_another_kind_is_found(planned: Any, kind: Any, options:
     model = net()
     plan = es.plan(model, X, base=0.1, optimizer=planned)
     message = message_of(es.PlanError, lambda: es.check_groups(model, plan, kind(plan.param_groups(model), **options)))
-    for part in (f"the optimizer is {words}, and the plan is for '{planned}'", f"optimizer='{right}'"):
+    for part in (f"the optimizer is {words}, but the plan is for '{planned}'", f"optimizer='{right}'"):
         assert part in message
     plan = es.plan(model, X, base=0.1, optimizer=right)
     assert es.check_groups(model, plan, kind(plan.param_groups(model), **options)) == pytest.approx(0.1)
@@ -160,7 +160,7 @@ def test_a_scheduler_that_adds_momentum_to_plain_sgd_is_found() -> None:
     optimizer = SGD(plan.param_groups(model))
     OneCycleLR(optimizer, max_lr=[g["lr"] for g in optimizer.param_groups], total_steps=11)  # cycles momentum, too
     message = message_of(es.PlanError, lambda: es.check_groups(model, plan, optimizer))
-    assert "SGD with momentum 0.95, and the plan is for 'sgd'" in message
+    assert "SGD with momentum 0.95, but the plan is for 'sgd'" in message
 
 
 def test_a_plan_is_for_the_optimizer_its_base_was_searched_for() -> None:

@@ -175,7 +175,7 @@ UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "groups that differ": (
         AdamW([{"params": [p], "weight_decay": d} for p, d in zip(net()[0].parameters(), (0.0, 0.1), strict=True)]),
-        ("differ in weight_decay, 0.0 and 0.1", "optimizer=torch.optim.AdamW", "plan.param_groups(model)"),
+        ("differ in weight_decay: 0.0 and 0.1", "optimizer=torch.optim.AdamW", "plan.param_groups(model)"),
     ),
     "no number": (partial(SGD, weight_decay=float("nan")), ("weight_decay of the optimizer is nan",)),
     "no momentum": (
@@ -203,7 +203,7 @@ def test_what_no_plan_is_for_is_said_with_the_remedy(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "options", "error", "words"),
     [
-        ("sgd", {"betas": (0.9, 0.9)}, es.InputError, ("option 'betas' is none of SGD's", "momentum")),
+        ("sgd", {"betas": (0.9, 0.9)}, es.InputError, ("SGD has no option 'betas'", "momentum")),
         ("adam", {"params": []}, es.InputError, ("option 'params'",)),
         ("adam", {"betas": (2.0, 0.9)}, es.InputError, ("torch.optim.AdamW refuses", "2.0")),
         ("adam", {"lr": -1.0}, es.InputError, ("lr is -1.0",)),

@@ -119,7 +119,7 @@ def test_a_frozen_parameter_has_to_be_kept() -> None:
     ("change", "words"),
     [
         (lambda plan: plan.scale("*.wieght", 2.0), ("'*.wieght'", "matches none", "'stem.weight'")),
-        (lambda plan: plan.freeze("steem.weight"), ("'steem.weight'", "near it are 'stem.weight'")),
+        (lambda plan: plan.freeze("steem.weight"), ("'steem.weight'", "similar names are 'stem.weight'")),
         (lambda plan: plan.scale("STEM*", 2.0), ("'STEM*'", "matches none")),
         (lambda plan: plan.scale("", 2.0), ("pattern is ''",)),
         (lambda plan: plan.scale(None, 2.0), ("pattern is None", "'*.bias'")),
