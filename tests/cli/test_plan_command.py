@@ -312,7 +312,7 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no model": (("mine.py:number",), ("int", "torch.nn.Module")),
     "leaving_torch": (
         ("mine.py:leaving_torch",),
-        ("LeavingTorch", f"mine.py:{line_of('.numpy()')}", "hands a tensor to numpy"),
+        ("LeavingTorch", f"mine.py:{line_of('.numpy()')}", "passes a tensor to numpy"),
     ),
     "raising": (("mine.py:raising",), ("ValueError", f"mine.py:{line_of('raise ')}", "no model today")),
     "leaving": (("mine.py:leaving",), ("raised SystemExit", f"mine.py:{line_of('raise SystemExit')}")),

@@ -137,7 +137,7 @@ def test_a_scheduler_that_makes_rates_alike_is_refused(tmp_path: Path) -> None:
         train_dataset=EXAMPLES,
         eval_dataset=EXAMPLES,
     )
-    with pytest.raises(es.PlanError, match="ReduceLROnPlateau makes rates alike"):
+    with pytest.raises(es.PlanError, match="ReduceLROnPlateau changes the ratios of rates"):
         floored.train()
 
 

@@ -162,7 +162,7 @@ def test_muon_without_matrices_and_a_schedule_that_flattens_are_refused() -> Non
     plan = planned(model)
     optimizer = plan.optimizer(model)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20, eta_min=1e-4)
-    with pytest.raises(es.PlanError, match="makes rates alike"):
+    with pytest.raises(es.PlanError, match="changes the ratios of rates"):
         es.check_groups(model, plan, optimizer, scheduler, batch_size=64, steps=500)
 
 

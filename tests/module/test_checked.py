@@ -119,7 +119,7 @@ def test_what_is_computed_wrong_is_said_and_the_plan_goes_on_from_what_is_measur
         plan = es.plan(model, X)
         blind = es.plan(model, X, measure=False)
     assert operator in plan.remarks[0]
-    assert "goes on from what was measured" in plan.remarks[0]
+    assert "uses the measured value" in plan.remarks[0]
     assert {str(warning.message) for warning in caught} >= set(plan.remarks)
     computed = {vertex.name: vertex.second_moment for vertex in plan.vertices}
     measured, unmeasured = (second_moments(model, made, batch=len(X)) for made in (plan, blind))
@@ -260,7 +260,9 @@ def test_much_that_is_left_as_it_is_is_said_but_not_where_it_was_asked_for() -> 
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(16, 64)), nn.ReLU(), nn.Linear(64, 4))
     (line,) = said(model)
     part = 64 * 17 / sum(p.numel() for p in model.parameters())
-    assert line.startswith(f"{100 * part:.3g} % of all parameter values are kept as they are, above all those of '0.parametrizations.weight.")
+    assert line.startswith(
+        f"{100 * part:.3g} % of all parameter values are kept as they are, above all those of '0.parametrizations.weight."
+    )
     assert not said(model, init="keep")
 
 

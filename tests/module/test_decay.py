@@ -308,7 +308,7 @@ def test_schedulers_that_will_make_rates_alike_are_found_before_they_do(kind: st
     optimizer = plan.optimizer(model)
     scheduler = FLATTENING[name](optimizer)
     es.check_groups(model, plan, optimizer)
-    with pytest.raises(es.PlanError, match=r"makes rates alike: \d+ steps ahead"):
+    with pytest.raises(es.PlanError, match=r"changes the ratios of rates: \d+ steps ahead"):
         es.check_groups(model, plan, optimizer, scheduler)
     with pytest.raises(es.InputError, match="give one of this optimizer"):
         es.check_groups(model, plan, plan.optimizer(model), scheduler)

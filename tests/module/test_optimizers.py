@@ -262,7 +262,7 @@ def test_an_optimizer_that_trains_what_is_frozen_is_found() -> None:
     model = net()
     plan = planned("adam", model)
     made = plan.freeze("0.weight")
-    with pytest.raises(es.PlanError, match=r"'0\.weight' has the learning rate .* where the plan has 0"):
+    with pytest.raises(es.PlanError, match=r"'0\.weight' has the learning rate .* but the plan has 0"):
         es.check_groups(model, made, plan.optimizer(model))
     still = made.optimizer(model)
     still.add_param_group({"params": [model[0].weight], "lr": 0.0})

@@ -173,7 +173,7 @@ def test_sde_moves_betas_and_epsilon() -> None:
 def test_what_sde_cannot_do_is_refused() -> None:
     plan = planned()
     assert plan.at(batch_size=639, batch_rule="sde").batch_size == 639  # 1 - beta1 is 0.998
-    with pytest.raises(InputError, match=r"1 - beta by 10, and a beta of 0\.9 .*would reach 1; .* batches below 640"):
+    with pytest.raises(InputError, match=r"1 - beta by 10, so for a beta of 0\.9 .*not below 1; .* batches below 640"):
         plan.at(batch_size=640, batch_rule="sde")
     slow = replace(plan, optimizer_options={"class": "AdamW", "betas": (0.99, 0.999)})
     assert slow.at(batch_size=640, batch_rule="sde").batch_size == 640
@@ -215,15 +215,15 @@ class Answering:
         (
             {},
             {"batch_size": 8, "batch_rule": Answering(3.0)},
-            r"from 2000 steps on batches of 64 to .* by 3\.0; give a F",
+            r"from 2000 steps on batches of 64 to .* by 3\.0; return a F",
         ),
-        ({}, {"batch_size": 8, "batch_rule": Answering(Factor("batch", math.nan, ""))}, "give a Factor above 0"),
+        ({}, {"batch_size": 8, "batch_rule": Answering(Factor("batch", math.nan, ""))}, "return a Factor above 0"),
         ({}, {"steps": 8, "length_rule": "cubic"}, "length rule is 'cubic'; choose one of power, travel, none"),
-        ({}, {"batch_size": 2**900, "batch_rule": BatchPower(2.0, name="steep")}, "beyond all numbers; move them less"),
+        ({}, {"batch_size": 2**900, "batch_rule": BatchPower(2.0, name="steep")}, "overflows; move them less"),
         (
             {},
             {"batch_size": 1, "batch_rule": BatchPower(200.0, name="steep")},
-            r"by Factor\(name='batch', value=0\.0.*; give a Factor above 0",
+            r"by Factor\(name='batch', value=0\.0.*; return a Factor above 0",
         ),
     ],
 )

@@ -46,7 +46,7 @@ class Degree(MeanFieldReadout):
 
 
 def _sums_activations(graph: Graph, vertex: str) -> bool:
-    """Tell whether a vertex sums activations and skips, so that no incoming weight has been sized for the sum."""
+    """Return whether a vertex sums activations and skips, so that no incoming weight has been sized for the sum."""
     incoming = graph.incoming[vertex]
     bare = any(edge.weight is not None and not edge.activates_last for edge in incoming)
     return graph.merge[vertex] == "sum" and len(incoming) > 1 and not bare

@@ -30,7 +30,7 @@ def dependents(graph: fx.Graph, inputs: Collection[str]) -> set[fx.Node]:
 
 
 def makes_a_signal(node: fx.Node, dependent: Collection[fx.Node]) -> bool:
-    """Say whether a layer that reads parameters or constants alone makes something that joins a signal."""
+    """Return whether a layer that reads parameters or constants alone makes something that joins a signal."""
     if not op_name(node.target).startswith(_LAYERS):
         return False
     queue, seen = [node], {node}
@@ -46,5 +46,5 @@ def makes_a_signal(node: fx.Node, dependent: Collection[fx.Node]) -> bool:
 
 
 def joins(op: str) -> bool:
-    """Say whether an operator joins tensors on an equal footing."""
+    """Return whether an operator joins tensors on an equal footing."""
     return op.startswith(_JOINS)

@@ -37,7 +37,7 @@ class Measurement:
 
 
 def can_run(reading: Reading) -> bool:
-    """Say whether a program can be run: tensors on the device 'meta' have no values, and loops may not end."""
+    """Return whether a program can be run: tensors on the device 'meta' have no values, and loops may not end."""
     if any("while_loop" in str(node.target) for node in reading.program.graph.nodes):
         return False
     values = (*reading.program.tensors.values(), *reading.program.examples)
@@ -64,7 +64,7 @@ def forward_size(reading: Reading) -> float:
 
 
 def is_large(reading: Reading) -> bool:
-    """Say whether a forward pass would take much longer than reading the network took."""
+    """Return whether a forward pass would take much longer than reading the network took."""
     return forward_size(reading) > _ALWAYS + _FOR_EVERY_NODE * len(reading.program.graph.nodes)
 
 

@@ -69,7 +69,7 @@ def of_export(exported: ExportedProgram) -> Program:
 
 
 def has_fixed_sizes(program: Program) -> bool:
-    """Say whether no tensor's size depends on the values of others, as that of `nonzero` does."""
+    """Return whether no tensor's size depends on the values of others, as that of `nonzero` does."""
     values = (value for node in program.graph.nodes for value in tree_leaves(node.meta.get("val")))
     return not any(
         isinstance(size, torch.SymInt) for value in values if isinstance(value, torch.Tensor) for size in value.shape

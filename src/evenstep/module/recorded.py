@@ -258,7 +258,7 @@ def _finds(node: fx.Node) -> bool:
 
 
 def _checks(node: fx.Node) -> bool:
-    """Say whether a question is whether numbers are finite: a few operators on masks back to that."""
+    """Return whether a question is whether numbers are finite: a few operators on masks back to that."""
     queue = list(node.all_input_nodes)
     while queue:
         current = queue.pop()

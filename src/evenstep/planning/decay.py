@@ -63,7 +63,7 @@ def group_decay(kind: str, weight_decay: float, *, rate: float, decay_scale: flo
 
 
 def is_decoupled(class_name: str, options: Mapping[str, Any]) -> bool:
-    """Tell whether an optimiser class subtracts decay from the weights instead of adding it to the gradient."""
+    """Return whether an optimiser class subtracts decay from the weights instead of adding it to the gradient."""
     return class_name in _DECOUPLED or bool(options.get("decoupled_weight_decay"))
 
 

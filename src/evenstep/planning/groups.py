@@ -85,7 +85,7 @@ def param_groups(
 
 
 def spares_some(plan: Plan, no_decay: bool | None, weight_decay: Any) -> bool:
-    """Tell whether norms, biases, gates and embeddings have no decay: `no_decay`, else whether decay is decoupled."""
+    """Return whether norms, biases, gates and embeddings have no decay: `no_decay`, else whether decay is decoupled."""
     if no_decay is not None and not isinstance(no_decay, bool):
         raise InputError(f"no_decay is {shown(no_decay)}; give True, False, or leave it out")
     decays = _is_number(weight_decay) and weight_decay > 0

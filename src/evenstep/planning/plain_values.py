@@ -52,7 +52,7 @@ def check_values(plan: Plan) -> None:
 
 
 def is_number(value: object) -> bool:
-    """Tell whether a value is a finite number."""
+    """Return whether a value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -179,7 +179,7 @@ class Plan:
         )
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether the plan has a parameter of this name."""
+        """Return whether the plan has a parameter of this name."""
         return isinstance(name, str) and any(parameter.name == name for parameter in self.parameters)
 
     def __iter__(self) -> Iterator[ParameterPlan]:
@@ -200,7 +200,7 @@ class Plan:
         return parameter.factors[count:] if parameter.factors[:count] == self.factors else parameter.factors
 
     def scales(self, option: str) -> bool:
-        """Tell whether the plan scales an option of the optimiser: `eps`, `betas` or `weight_decay`."""
+        """Return whether the plan scales an option of the optimiser: `eps`, `betas` or `weight_decay`."""
         if option == "betas":
             return bool(self.beta_factors)
         values = {"eps": "eps_factors", "weight_decay": "decay_factors"}

@@ -15,7 +15,7 @@ _PARALLEL = ("DistributedDataParallel", "DataParallel")
 
 
 def is_module(value: Any) -> bool:
-    """Tell whether a value is a torch module."""
+    """Return whether a value is a torch module."""
     return hasattr(value, "named_parameters") and hasattr(value, "named_modules")
 
 
@@ -31,7 +31,7 @@ def unwrapped(model: Any) -> Any:
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Tell whether a tensor is sharded over several devices, as `fully_shard` does with parameters."""
+    """Return whether a tensor is sharded over several devices, as `fully_shard` does with parameters."""
     # By its attributes: the module of its class takes long to load and is not part of every build of torch.
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 

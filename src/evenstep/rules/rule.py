@@ -14,7 +14,7 @@ OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 
 
 def steps_by_rate(optimizer: Optimizer) -> bool:
-    """Tell whether a step's size is set by its rate, whatever the gradient's size: Adam's, Lion's and Muon's are."""
+    """Return whether a step's size is set by its rate, whatever the gradient's size: Adam's, Lion's and Muon's are."""
     return optimizer in ("adam", "muon", "lion")
 
 

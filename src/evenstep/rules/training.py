@@ -36,7 +36,7 @@ class Training:
         return " on ".join(part for part in (steps, batches) if part)
 
     def knows(self, other: Training) -> bool:
-        """Say whether the size is known wherever that of another training is."""
+        """Return whether the size is known wherever that of another training is."""
         of_batch = self.batch_size is not None or other.batch_size is None
         return of_batch and (self.steps is not None or other.steps is None)
 

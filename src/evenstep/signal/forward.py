@@ -356,7 +356,7 @@ def block_share(edge: Edge) -> float:
 
 
 def _only_copies(operators: Sequence[Operator]) -> bool:
-    """Say whether all that an edge brings is a coherent copy of its source."""
+    """Return whether all that an edge brings is a coherent copy of its source."""
     return all(
         isinstance(operator, Scale) or (operator.copy_amplitude() == 1.0 and not operator.adds_field)
         for operator in operators

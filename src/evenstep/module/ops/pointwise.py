@@ -319,7 +319,7 @@ def _multiply(call: Call) -> Outcome:
 
 
 def _in_place(first: SignalValue, second: SignalValue) -> bool:
-    """Say whether two tensors hold the entries of a field in the same places, as far as they hold the same field."""
+    """Return whether two tensors hold the entries of a field in the same places, as far as they hold the same field."""
     places = [value.entrywise for value in (first, second)]
     layouts = {"" if known is None or known.root != first.vertex else known.layout for known in places}
     return first.vertex != second.vertex or len(layouts) == 1

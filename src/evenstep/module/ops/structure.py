@@ -91,12 +91,12 @@ _LOOKS_UP = ("aten.index.", "aten.index_select.", "aten.embedding.")
 
 
 def moves_entries(op: str) -> bool:
-    """Say whether an operator only moves, copies or joins entries, so that a drawn weight stays as drawn."""
+    """Return whether an operator only moves, copies or joins entries, so that a drawn weight stays as drawn."""
     return handler_of(op) in (identity, _part, _concat) or op.startswith(_LOOKS_UP)
 
 
 def cuts_entries(op: str) -> bool:
-    """Say whether an operator takes entries out of a signal, and leaves them as they are."""
+    """Return whether an operator takes entries out of a signal, and leaves them as they are."""
     return handler_of(op) is _part
 
 
