@@ -261,7 +261,8 @@ def test_much_that_is_left_as_it_is_is_said_but_not_where_it_was_asked_for() -> 
     (line,) = said(model)
     part = 64 * 17 / sum(p.numel() for p in model.parameters())
     assert line.startswith(
-        f"{100 * part:.3g} % of all parameter values are kept as they are, above all those of '0.parametrizations.weight."
+        f"{100 * part:.3g} % of all parameter values are kept as they are, "
+        "above all those of '0.parametrizations.weight."
     )
     assert not said(model, init="keep")
 

@@ -60,7 +60,7 @@ def path_moments(graph: Graph) -> PathMoments:
                 slot[1] += m1
                 slot[2] += m2
                 slot[3] += m3
-    return _added([found[name] for name in graph.outputs])
+    return _added([moments[name] for name in graph.outputs])
 
 
 def _joined(by_depth: dict[int, list[int]]) -> PathMoments:

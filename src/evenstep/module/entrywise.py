@@ -53,15 +53,15 @@ def composed(call: Call, outcome: Outcome) -> Entrywise | None:
         return None
     if call.parameters() or not outcome.edges:
         return None
-    found = None
+    entrywise = None
     if outcome.formula is not None:
-        found = _by_formula(outcome.formula, call.shape)
+        entrywise = _by_formula(outcome.formula, call.shape)
     elif len(outcome.edges) == 1 and len(call.signals()) == 1:
         (signal,), operators = call.signals(), outcome.edges[0].operators
-        found = _by_operators(signal, operators, call) if operators else moved(entrywise_of(signal), call)
-    if found is None or found.function.size > LARGEST_SIZE or not reads_x(found.function):
+        entrywise = _by_operators(signal, operators, call) if operators else moved(entrywise_of(signal), call)
+    if entrywise is None or entrywise.function.size > LARGEST_SIZE or not reads_x(entrywise.function):
         return None
-    return found
+    return entrywise
 
 
 def moved(given: Entrywise, call: Call) -> Entrywise | None:

@@ -139,11 +139,11 @@ def _have_values(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Suppress torch's notes, and pass the module's own warnings on if nothing fails."""
-    said = io.StringIO()
-    with warnings.catch_warnings(), _torch_silenced(), contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with warnings.catch_warnings(), _torch_silenced(), contextlib.redirect_stderr(output):
         warnings.simplefilter("ignore")  # notes on attributes assigned during export, which users can do nothing about
         yield
-    sys.stderr.write(said.getvalue())
+    sys.stderr.write(output.getvalue())
 
 
 @contextlib.contextmanager
@@ -175,7 +175,7 @@ def explained(
     kind = type(model).__name__
     where = _users_line(error)
     text = f"{type(error).__name__} {error}".lower()
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     if (name := _scripted(model)) is not None:
         scripted = f"{kind} holds a ScriptModule, '{name}'" if name else f"{kind} is a ScriptModule"
         return TraceError(
@@ -195,8 +195,8 @@ def explained(
         )
     if "register a pytree" in text:
         return TraceError(
-            f"{kind} takes or returns a type torch.export does not know ({said.split(', which')[0]}); return tensors "
-            "in tuples, lists or dictionaries, or register a dataclass with torch.export.register_dataclass"
+            f"{kind} takes or returns a type torch.export does not know ({first_line.split(', which')[0]}); return "
+            "tensors in tuples, lists or dictionaries, or register a dataclass with torch.export.register_dataclass"
         )
     if "more than 1 value per channel" in text:
         return TraceError(
@@ -204,20 +204,20 @@ def explained(
             "or call eval() before planning"
         )
     given = ", ".join(_shown(value) for value in (*args, *kwargs.values()))
-    remedy = remedy_of_types(model, (args, kwargs), said)
+    remedy = remedy_of_types(model, (args, kwargs), first_line)
     remedy = remedy or "give inputs as its forward takes them, on the module's device"
-    return TraceError(f"{kind} does not run on {what} ({given}){where}: {said[:300]}; {remedy}")
+    return TraceError(f"{kind} does not run on {what} ({given}){where}: {first_line[:300]}; {remedy}")
 
 
 def remedy_of_types(model: nn.Module, inputs: Any, reason: str) -> str:
     """Return a remedy if an error's reason is that the inputs' dtype is not the module's."""
-    own = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
-    types = [tensor.dtype for tensor in _tensors(inputs) if tensor.dtype != own]
-    if own is None or not types or not re.search(r"dtype|scalar type|[Ii]nput type", reason):
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+    types = [tensor.dtype for tensor in _tensors(inputs) if tensor.dtype != dtype]
+    if dtype is None or not types or not re.search(r"dtype|scalar type|[Ii]nput type", reason):
         return ""
     given = next((kind for kind in types if kind.is_floating_point), types[0])
-    call = {torch.float32: ".float()", torch.float64: ".double()"}.get(own, f".to({own})")
-    return f"the inputs are {given} and the parameters {own}: give inputs{call}"
+    call = {torch.float32: ".float()", torch.float64: ".double()"}.get(dtype, f".to({dtype})")
+    return f"the inputs are {given} and the parameters {dtype}: give inputs{call}"
 
 
 def _scripted(model: nn.Module) -> str | None:
@@ -229,9 +229,9 @@ def _users_line(error: Exception) -> str:
     """Return ' at file:line `source`' for the deepest frame of the user's own code."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        own = any(place in path.parents for place in _NOT_THE_USERS)
+        foreign = any(place in path.parents for place in _NOT_THE_USERS)
         python = _PYTHON in path.parents and "site-packages" not in path.parts
-        if frame.filename.startswith("<") or own or python:
+        if frame.filename.startswith("<") or foreign or python:
             continue
         source = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
         return f" at {path.name}:{frame.lineno} `{source}`"

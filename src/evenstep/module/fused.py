@@ -30,15 +30,15 @@ def fused_parts(program: Program) -> Mapping[str, tuple[int, ...]]:
     weight, the weight counts as one.
     """
     names = {given.name: given.target for given in program.inputs if given.kind == "parameter"}
-    found: dict[str, tuple[int, ...]] = {}
+    sizes: dict[str, tuple[int, ...]] = {}
     for node in program.graph.nodes:
         place, axis = _PRODUCTS.get(op_name(node.target).rpartition(".")[0], (0, 0))
         matrix = node.args[place] if 0 < place < len(node.args) else None
         if not isinstance(matrix, fx.Node) or matrix.name not in names:
             continue
         name, parts = names[matrix.name], _parts_of(node, matrix, axis)
-        found[name] = parts if found.get(name, parts) == parts else ()
-    return {name: parts for name, parts in found.items() if parts}
+        sizes[name] = parts if sizes.get(name, parts) == parts else ()
+    return {name: parts for name, parts in sizes.items() if parts}
 
 
 def _parts_of(node: fx.Node, matrix: fx.Node, axis: int) -> tuple[int, ...]:
