@@ -280,7 +280,7 @@ _OUTER: dict[str, Callable[..., Any]] = {
 
 
 def _dual(expression: Expression, x: Array, *, slopes: bool) -> tuple[Array, Array]:
-    """Return values and, if asked for, derivatives: forward mode, part by part."""
+    """Return values and, if `slopes`, derivatives, by forward-mode differentiation."""
     head, nothing = expression.head, np.zeros_like(x)
     if head == "x":
         return x, np.ones_like(x)

@@ -65,11 +65,11 @@ def residuals(graph: Graph) -> Residuals:
     branches: set[int] = set()
     blocked: dict[str, str] = {}
     for vertex in graph.vertices:
-        branches = walk.branches_of(vertex.name)
-        if not branches:
+        ends_of = walk.branches_of(vertex.name)
+        if not ends_of:
             continue
         sums.append(vertex.name)
-        for edge_index, end in branches.items():
+        for edge_index, end in ends_of.items():
             branches.add(edge_index)
             ends |= end.edges
             if end.blocked:

@@ -553,9 +553,9 @@ def _touched(graph: Graph) -> dict[str, str]:
         unknown = next((o for o in edge.operators if isinstance(o, Unknown)), None)
         if unknown is None:
             continue
-        beside = {edge, *_until_weights(edge.source, graph.incoming, forward=False)}
-        beside |= _until_weights(edge.target, graph.outgoing, forward=True)
-        for touched in beside:
+        nearby = {edge, *_until_weights(edge.source, graph.incoming, forward=False)}
+        nearby |= _until_weights(edge.target, graph.outgoing, forward=True)
+        for touched in nearby:
             for name in touched.parameters:
                 notes[name] = f"{OUTSIDE} (operator '{unknown.name}')"
     return notes

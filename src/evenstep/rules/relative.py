@@ -109,14 +109,15 @@ def parts(network: Network, branches: Residuals) -> Iterator[tuple[Parameter, Pa
     graph, use = network.live, network.roles
     hidden = [graph.edges[edge_index] for edge_index, position in use.positions.items() if position == "hidden"]
     numbers = {id(edge) for edge in hidden}
-    to_come = vertices_whose_paths_meet(graph, lambda edge: id(edge) in numbers, forward=True, every=False)
-    behind = vertices_whose_paths_meet(graph, lambda edge: edge.weight is not None, forward=False, every=False)
+    before_hidden = vertices_whose_paths_meet(graph, lambda edge: id(edge) in numbers, forward=True, every=False)
+    after_weight = vertices_whose_paths_meet(graph, lambda edge: edge.weight is not None, forward=False, every=False)
 
     def is_inside(edge_index: int) -> bool:
         edge = graph.edges[edge_index]
         if branches.sums:
             return edge_index in branches.inside
-        return id(edge) in numbers or (edge.weight is None and edge.source in behind and edge.target in to_come)
+        between = edge.weight is None and edge.source in after_weight and edge.target in before_hidden
+        return id(edge) in numbers or between
 
     for parameter in graph.parameters:
         uses = use.edges_of.get(parameter.name, ())

@@ -30,7 +30,7 @@ class Training:
                 require_number(name, require_whole(name, value))
 
     def __str__(self) -> str:
-        """Return the size in words, empty where nothing is known."""
+        """Return the size in words; empty if nothing is known."""
         batches = "" if self.batch_size is None else f"batches of {self.batch_size}"
         steps = "" if self.steps is None else f"{self.steps} steps"
         return " on ".join(part for part in (steps, batches) if part)

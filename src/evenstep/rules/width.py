@@ -41,9 +41,9 @@ def width_factor(layer: Layer, base_width: float, optimizer: Optimizer, *, floor
         counted *= 1 if at_input else layer.groups
         numerator, words = base_width, f"base's width {base_width:.4g}"
     else:
-        numerator, words = layer.units_out, f"writes {layer.units_out:.4g} units"
+        numerator, words = layer.units_out, f"{layer.units_out:.4g} units written"
     note = "" if counted == layer.units_in else f", counted as {counted:.4g}"
-    return Factor("width", numerator / counted, f"{words} / reads {layer.units_in:.4g}{note}")
+    return Factor("width", numerator / counted, f"{words} / {layer.units_in:.4g} units read{note}")
 
 
 def _orthogonal(layer: Layer, base_width: float) -> Factor:

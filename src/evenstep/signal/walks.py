@@ -134,6 +134,6 @@ def _passed_by_both(signal: Signal, end: str, decays: dict[int, float]) -> Array
         for i, edge_index in enumerate(edge_indices.tolist()) if decays else ():
             if edge_index in decays:
                 passing[:, i] = 0.0, passing[:, i].sum() * decays[edge_index]
-        for reached_so, passing_so in zip(reached, passing, strict=True):
-            np.add.at(reached_so, sources, passing_so)
+        for probabilities, added in zip(reached, passing, strict=True):
+            np.add.at(probabilities, sources, added)
     return both
