@@ -197,7 +197,7 @@ def test_an_optimizer_of_ones_own_has_to_be_the_plans(tmp_path: Path) -> None:
         if fits:
             given.train()
         else:
-            with pytest.raises(es.PlanError, match="the one learning rate"):
+            with pytest.raises(es.PlanError, match="the same learning rate"):
                 given.train()
 
 

@@ -157,7 +157,7 @@ def test_what_cannot_run_is_planned_as_computed() -> None:
         model = Between(torch.tanh)
     plan = es.plan(model, X.to("meta"))
     assert all(vertex.measured is None for vertex in plan.vertices)
-    with pytest.raises(es.InputError, match="measure is True but the module cannot be run"):
+    with pytest.raises(es.InputError, match="measure is True, but the module cannot be run"):
         es.plan(model, X.to("meta"), measure=True)
 
 
@@ -328,7 +328,7 @@ def test_small_deviations_that_build_up_are_said_and_corrected() -> None:
 
 @pytest.mark.parametrize(
     ("function", "words"),
-    [(torch.log, "is not finite"), (lambda h: h.masked_fill(torch.ones_like(h) > 0, 0.0), "the signal vanishes")],
+    [(torch.log, "is not finite"), (lambda h: h.masked_fill(torch.ones_like(h) > 0, 0.0), "the signal is zero")],
 )
 def test_signals_that_are_nothing_or_no_numbers_are_said(function: Callable[[Tensor], Tensor], words: str) -> None:
     with pytest.warns(es.PlanWarning, match=words):

@@ -177,7 +177,7 @@ def test_a_decay_needs_a_rate() -> None:
 
 def test_dividing_a_decay_that_adam_normalises_is_warned_of() -> None:
     model, plan = planned(Adam)
-    with pytest.warns(es.PlanWarning, match=r"Adam, which adds the decay to the gradient.*AdamW"):
+    with pytest.warns(es.PlanWarning, match=r"Adam adds decay to the gradient.*AdamW"):
         plan.optimizer(model, weight_decay=0.1, decay="even")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -190,7 +190,7 @@ def test_dividing_a_decay_that_adam_normalises_is_warned_of() -> None:
 
 @pytest.mark.parametrize("model", [nn.Linear(4, 2), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))])
 def test_muon_needs_a_hidden_matrix(model: nn.Module) -> None:
-    with pytest.raises(es.InputError, match=r"'muon', and the network has no hidden matrices.*optimizer='adam'"):
+    with pytest.raises(es.InputError, match=r"'muon', but the network has no hidden matrices.*optimizer='adam'"):
         es.plan(model, torch.zeros(3, 4), base=0.1, optimizer="muon")
 
 

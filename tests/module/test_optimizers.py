@@ -152,22 +152,28 @@ class Foreign(Optimizer):
 
 UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {
     "a name": ("lamb", ("optimizer is 'lamb'", "sgd, momentum, adam, adamw, muon, lion")),
-    "LBFGS": (torch.optim.LBFGS, ("optimizer is LBFGS", "yet", "optimizer='adam'")),
-    "Adagrad": (instance(torch.optim.Adagrad), ("optimizer is Adagrad", "yet", "SGD, Adam, AdamW, NAdam, Muon")),
-    "RAdam": (RAdam, ("optimizer is RAdam", "yet")),
+    "LBFGS": (torch.optim.LBFGS, ("optimizer is LBFGS", "which no rule has rates for", "optimizer='adam'")),
+    "Adagrad": (
+        instance(torch.optim.Adagrad),
+        ("optimizer is Adagrad", "which no rule has rates for", "SGD, Adam, AdamW, NAdam, Muon"),
+    ),
+    "RAdam": (RAdam, ("optimizer is RAdam", "which no rule has rates for")),
     "derived": (
         Mine,
-        ("optimizer is Mine, derived from torch's AdamW", "optimizer='adam'", "plan.param_groups(model)"),
+        ("optimizer is Mine, which derives from torch's AdamW", "optimizer='adam'", "plan.param_groups(model)"),
     ),
-    "derived, of the same name": (type("AdamW", (AdamW,), {}), ("optimizer is AdamW, derived from torch's AdamW",)),
-    "foreign": (Foreign(net().parameters()), ("optimizer is Foreign", "yet")),
+    "derived, of the same name": (
+        type("AdamW", (AdamW,), {}),
+        ("optimizer is AdamW, which derives from torch's AdamW",),
+    ),
+    "foreign": (Foreign(net().parameters()), ("optimizer is Foreign", "which no rule has rates for")),
     "a class of anything": (int, ("optimizer is int",)),
     "a number": (5, ("optimizer is 5", "torch.optim.AdamW")),
     "a function": (lambda params: SGD(params), ("optimizer is <function", "torch.optim.AdamW")),
     "nothing in a partial": (partial(print), ("give one of sgd",)),
     "a partial with parameters": (
         partial(SGD, [1]),  # type: ignore[arg-type]
-        ("partial SGD with [1]", "no parameters"),
+        ("partial SGD with [1]", "only options by name"),
     ),
     "a partial with a typing error": (
         partial(SGD, momentun=0.9),  # type: ignore[call-arg]

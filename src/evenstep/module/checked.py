@@ -169,7 +169,7 @@ class _Remarks:
         first, more = noted[0], len(noted) - 1
         place = place_of(self.reading.makers[first.vertex].node)
         if not first.can_be_corrected:
-            what = "is zero, though it was computed not to be" if first.ratio == 0 else "is not finite, or not zero"
+            what = "is zero, though the computed one is not" if first.ratio == 0 else "is not finite, or not zero"
             return f"at '{first.vertex}' the signal {what}, after {names} in {place}; the plan uses the computed value"
         left = [self.left[deviation.vertex] for deviation in noted if deviation.vertex in self.left]
         end = "the plan uses the measured value"
