@@ -29,7 +29,7 @@ class Program:
 
     `inputs` are in the order of the graph's placeholders; `results` says for each leaf of the output whether it is a
     result of the module, and not an updated buffer or a state for its next call. `tensors` holds parameters and buffers
-    by name, `constants` the names of those that the module does not name itself, and `examples` the values of the
+    by name, `constants` those of them that the module itself does not name, and `examples` the values of the
     placeholders that are inputs. `remarks` say what depends on the example inputs.
     """
 

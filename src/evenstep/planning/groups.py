@@ -142,7 +142,7 @@ def matched(model: Any, plan: Plan) -> list[tuple[ParameterPlan, Any]]:
         raise PlanError(
             f"the plan does not fit {kind}: {_listed('missing in the model', missing)}"
             f"{' and ' if missing and unplanned else ''}{_listed('not in the plan', unplanned)}; "
-            "plan this very model, and freeze what you freeze before the plan is made"
+            "plan this very model, and freeze parameters before planning, not after"
         )
     for name, p in planned.items():
         shape = tuple(in_model[name].shape)

@@ -60,7 +60,7 @@ class Weighted:
         if not (network.live.convolutions or base.live.convolutions):
             return RateFactors((topology,), own)
         longer, base_longer = with_kernels / score, base_with_kernels / base_score
-        words = f"kernels raise the score: base's by {base_longer:.4g} / this network's by {longer:.4g}"
+        words = f"kernels multiply the score: base's by {base_longer:.4g} / this network's by {longer:.4g}"
         kernel = Factor("kernel", base_longer / longer, words)
         return RateFactors((topology, kernel), own)
 
