@@ -76,7 +76,7 @@ def test_lightning_module__the_callback_guards(example: ModuleType, monkeypatch:
         "configure_optimizers",
         lambda self: torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9),
     )
-    with pytest.raises(es.PlanError, match=r"all parameters have the one learning rate 0\.1"):
+    with pytest.raises(es.PlanError, match=r"all parameters have the same learning rate 0\.1"):
         example.main(epochs=1)
 
 

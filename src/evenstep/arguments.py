@@ -1,4 +1,4 @@
-"""Check arguments: return each as its type, or raise an `InputError` that names it, its value and what to give."""
+"""Check arguments: return each with its type, or raise an `InputError` that names it, its value and the remedy."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SHORTENED.maxstring = _SHORTENED.maxother = 80
 
 
 def shown(value: object) -> str:
-    """Return a value as an error shows it: in one line and not too long, whatever it is."""
+    """Return a value as errors show it: short and on one line."""
     try:
         return " ".join(_SHORTENED.repr(value).split())
-    except Exception:  # the value's own code, or a whole number of more digits than Python prints
+    except Exception:  # raised by the value's own code, or for an integer with more digits than Python prints
         return f"a {type(value).__name__}"
 
 
@@ -31,7 +31,7 @@ def require_number(
     below: float = math.inf,
     remedy: str = "",
 ) -> float:
-    """Return a finite number above, from and below the limits; numbers of numpy are numbers, truth values are not.
+    """Return a finite number within the limits; numpy's numbers are accepted, booleans are not.
 
     >>> require_number("lr", 1, above=0)
     1.0
@@ -39,18 +39,18 @@ def require_number(
     if isinstance(value, Real) and not isinstance(value, bool):
         try:
             result = float(value)
-        except (OverflowError, TypeError, ValueError):  # whole numbers and fractions beyond what a float holds
+        except (OverflowError, TypeError, ValueError):  # integers and fractions too large for a float
             result = math.inf
         if math.isfinite(result) and above < result < below and result >= least:
             return result
     raise InputError(f"{name} is {shown(value)}; give {_range(above, least, below)}{remedy}")
 
 
-LARGEST = 2**31 - 1  # of sizes: beyond it no tensor has room, and torch's own errors begin
+LARGEST = 2**31 - 1  # the largest size: no tensor can be larger, and torch raises errors of its own
 
 
 def require_whole(name: str, value: object, *, least: int = 1) -> int:
-    """Return a whole number that is not below the least.
+    """Return a whole number that is at least `least`.
 
     >>> require_whole("seeds", 3)
     3
@@ -61,15 +61,15 @@ def require_whole(name: str, value: object, *, least: int = 1) -> int:
 
 
 def require_choice(name: str, value: object, allowed: Collection[str]) -> str:
-    """Return one of the texts allowed."""
+    """Return a text that has to be one of those allowed."""
     if isinstance(value, str) and value in allowed:
         return value
-    said = f"'{value}'" if isinstance(value, str) else shown(value)
-    raise InputError(f"{name} is {said}; choose one of {', '.join(allowed)}")
+    quoted = f"'{value}'" if isinstance(value, str) else shown(value)
+    raise InputError(f"{name} is {quoted}; choose one of {', '.join(allowed)}")
 
 
 def require_function(name: str, value: Any, *, what: str) -> Any:
-    """Return what can be called; `what` says what to give instead."""
+    """Return a callable; `what` tells the user what to give instead of anything else."""
     if callable(value):
         return value
     raise InputError(f"{name} is {shown(value)}; give {what}")

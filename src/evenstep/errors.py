@@ -6,13 +6,13 @@ import warnings
 from pathlib import Path
 
 _OURS = f"{Path(__file__).parent}/"
-_BETWEEN = ("/torch/", "/contextlib.py", "/functools.py")  # what may stand between a caller and us
+_BETWEEN = ("/torch/", "/contextlib.py", "/functools.py")  # frames that may lie between a caller and this package
 
 
 class EvenstepError(Exception):
     """Report bad input or a limit of the theory; the command line prints the message and exits with 2.
 
-    A message is one line, whatever the values in it print as.
+    A message is a single line, even if a value in it prints as several.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -28,7 +28,7 @@ class InputError(EvenstepError):
 
 
 class DamageError(InputError):
-    """Report plain values, as a file holds them, that cannot be read; `cause` says why."""
+    """Report plain values, such as a file's contents, that cannot be read; `cause` says why."""
 
     def __init__(self, name: str, cause: str, remedy: str) -> None:
         super().__init__(f"{name} is damaged ({cause}); {remedy}")
@@ -56,11 +56,11 @@ class PlanWarning(UserWarning):
 
 
 class SearchWarning(UserWarning):
-    """Say what a search cannot do for its caller, and what to change."""
+    """Say what a search cannot do for its caller, and what the caller should change."""
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line of the caller's that led here: the nearest one outside this package."""
+    """Warn at the caller's line: the nearest frame outside this package."""
     frame, level = sys._getframe(1), 2
     while (outer := frame.f_back) is not None:
         path = frame.f_code.co_filename

@@ -1,6 +1,6 @@
-"""Optimisers that plans are made for and torch does not have, or has for matrices alone: Muon beside AdamW, and Lion.
+"""Optimisers that torch lacks, or has for matrices only: Muon combined with AdamW, and Lion.
 
-Both are ordinary `torch.optim.Optimizer`s: schedulers, closures, `state_dict` and `load_state_dict` are torch's own.
+Both are ordinary `torch.optim.Optimizer`s: schedulers, closures, `state_dict` and `load_state_dict` work as usual.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch.optim import AdamW, Optimizer
 from evenstep.arguments import require_number, require_whole, shown
 from evenstep.errors import InputError
 
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Keller Jordan's, of the quintic iteration
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Keller Jordan's, for the quintic iteration
 ITERATIONS = 5
 SMALLEST_NORM = 1e-7
-PRECISION = torch.bfloat16  # of the iteration: its singular values end between 0.7 and 1.2 in any
-ADAMS_SIZE = 0.2  # the root mean square of AdamW's steps in units of its rate, as Moonlight measured it
+PRECISION = torch.bfloat16  # of the iteration, which leaves singular values between 0.7 and 1.2 in any precision
+ADAMS_SIZE = 0.2  # the root mean square of AdamW's steps in units of its rate, as measured for Moonlight
 
-# How a parameter is read as matrices: count, rows, columns; the axis along which one of them is cut, and the sizes.
+# How a parameter is read as matrices: count, rows, columns; the axis along which each is cut, and the parts' sizes.
 Layout: TypeAlias = tuple[int, int, int, int, tuple[int, ...]]
 
 
 def layout_of(shape: Sequence[int]) -> Layout:
-    """Return how a parameter is read that says nothing: as one matrix of its first size by all others.
+    """Return the default layout of a parameter: one matrix, its first size by the product of the others.
 
     >>> layout_of((64, 32, 3, 3))
     (1, 64, 288, 0, ())
@@ -43,10 +43,11 @@ def orthogonalized(
     iterations: int = ITERATIONS,
     smallest_norm: float = SMALLEST_NORM,
 ) -> tuple[Tensor, float]:
-    """Return an update with its matrices orthogonalised, and the factor that gives it AdamW's size.
+    """Return an update with its matrices orthogonalised, and the factor that gives it the size of AdamW's steps.
 
-    The factor is 0.2 sqrt(max(rows, columns)): an orthogonal matrix has entries of root mean square 1 / sqrt(max(rows,
-    columns)). Leading axes may count trials. The iteration is that of `torch.optim.Muon`, to the bit.
+    The factor is 0.2 sqrt(max(rows, columns)): the entries of an orthogonal matrix have root mean square
+    1 / sqrt(max(rows, columns)). Leading axes may count trials. The iteration equals that of `torch.optim.Muon` bit
+    for bit.
     """
     _, rows, columns, axis, sizes = layout
     matrices = update.reshape(-1, rows, columns)
@@ -63,7 +64,7 @@ def orthogonalized(
 
 
 def _newton_schulz(matrices: Tensor, coefficients: Sequence[float], iterations: int, smallest_norm: float) -> Tensor:
-    """Move the singular values of matrices [n, rows, columns] to around one."""
+    """Bring the singular values of matrices [n, rows, columns] close to one."""
     a, b, c = coefficients
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.to(PRECISION)
@@ -76,14 +77,14 @@ def _newton_schulz(matrices: Tensor, coefficients: Sequence[float], iterations: 
 
 
 class Muon(Optimizer):
-    """Step hidden matrices by Muon and all else by AdamW, as one optimiser.
+    """Step hidden matrices by Muon and all other parameters by AdamW, in one optimiser.
 
-    `plan.param_groups(model)` of a plan for 'muon' sorts the parameters: groups of `muon=True` hold matrices, with
-    `layouts` that say how each is read, the others what AdamW steps. Kernels are flattened to outputs x (inputs taps).
-    A matrix moves by the rate times 0.2 sqrt(max(rows, columns)) times the orthogonalised momentum, as
-    `torch.optim.Muon` with `adjust_lr_fn='match_rms_adamw'` does, so that rates and decays are of AdamW's size
-    (Liu et al. 2025, arXiv 2502.16982). `momentum`, `nesterov` and the `ns_` settings are the matrices'; `betas` and
-    `eps` are AdamW's. Decay is decoupled in both.
+    `plan.param_groups(model)` of a plan for 'muon' sorts the parameters: groups with `muon=True` hold matrices, and
+    `layouts` says how each is read; AdamW steps the other groups. Kernels are flattened to outputs x (inputs taps).
+    A matrix moves by the rate times 0.2 sqrt(max(rows, columns)) times the orthogonalised momentum, as in
+    `torch.optim.Muon` with `adjust_lr_fn='match_rms_adamw'`, so that rates and decays are of AdamW's size
+    (Liu et al. 2025, arXiv 2502.16982). `momentum`, `nesterov` and the `ns_` settings apply to matrices, `betas` and
+    `eps` to AdamW's groups. Decay is decoupled in both.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Muon(Optimizer):
         require_number("momentum", momentum, least=0, below=1)
         if len(ns_coefficients) != 3:
             raise InputError(f"ns_coefficients is {shown(ns_coefficients)}; give three numbers, such as {COEFFICIENTS}")
-        own = {
+        of_matrices = {
             "momentum": momentum,
             "nesterov": nesterov,
             "ns_coefficients": tuple(ns_coefficients),
@@ -113,10 +114,10 @@ class Muon(Optimizer):
             "ns_eps": ns_eps,
         }
         adamw = AdamW([torch.empty(0)], lr=lr, betas=betas, eps=eps, weight_decay=weight_decay).defaults
-        super().__init__(params, {**adamw, **own, "muon": True, "layouts": None})
+        super().__init__(params, {**adamw, **of_matrices, "muon": True, "layouts": None})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; what is no matrix has to be in a group of `muon=False`."""
+        """Add a group; parameters that are not matrices have to be in a group with `muon=False`."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         if not group["muon"]:
@@ -125,15 +126,15 @@ class Muon(Optimizer):
             if parameter.dim() < 2 or parameter.is_complex():
                 kind = "complex" if parameter.is_complex() else f"of shape {tuple(parameter.shape)}"
                 raise InputError(
-                    f"Muon steps matrices, and a parameter is {kind}; give it a group with muon=False, or build the "
-                    "optimizer by plan.optimizer(model), which sorts the parameters"
+                    f"Muon steps matrices, but a parameter is {kind}; put it into a group with muon=False, or build "
+                    "the optimizer with plan.optimizer(model), which sorts the parameters"
                 )
         if group["layouts"] is None:
             group["layouts"] = [layout_of(parameter.shape) for parameter in group["params"]]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step; a closure computes the loss anew, and the loss is returned."""
+        """Take one step; a closure recomputes the loss, which is returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -146,7 +147,7 @@ class Muon(Optimizer):
         others = [group for group in self.param_groups if not group["muon"]]
         if others:
             adamw = self._adamw()
-            # The groups and the state are this optimiser's own: schedulers change them, load_state_dict replaces them.
+            # AdamW works on this optimiser's groups and state: schedulers change them, load_state_dict replaces them.
             adamw.param_groups, adamw.state = others, self.state
             adamw.step()
         return loss
@@ -155,7 +156,7 @@ class Muon(Optimizer):
         gradient, state = parameter.grad, self.state[parameter]
         assert gradient is not None
         if gradient.is_sparse:
-            raise InputError("Muon steps matrices, and a gradient is sparse; give its parameter a group of muon=False")
+            raise InputError("Muon cannot use sparse gradients; put the parameter into a group with muon=False")
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(gradient, memory_format=torch.preserve_format)
         buffer, lr = state["momentum_buffer"], float(group["lr"])
@@ -172,7 +173,7 @@ class Muon(Optimizer):
         parameter.add_(update, alpha=-lr * factor)
 
     def _adamw(self) -> AdamW:
-        """Return the AdamW that steps the other groups; made anew after a copy, which holds groups and state alone."""
+        """Return the AdamW that steps the other groups; copies of this optimiser make their own."""
         if "_inner" not in self.__dict__:
             self._inner = AdamW([torch.empty(0)])
         return self._inner
@@ -201,7 +202,7 @@ class Lion(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step; a closure computes the loss anew, and the loss is returned."""
+        """Take one step; a closure recomputes the loss, which is returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -213,7 +214,7 @@ class Lion(Optimizer):
                 if gradient is None:
                     continue
                 if gradient.is_sparse:
-                    raise InputError("Lion has no steps for sparse gradients; make the embedding with sparse=False")
+                    raise InputError("Lion cannot use sparse gradients; make the embedding with sparse=False")
                 state = self.state[parameter]
                 if "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(gradient, memory_format=torch.preserve_format)

@@ -91,7 +91,7 @@ def test_findings_are_one_a_line_and_exit_with_one(script: Path, run: Run) -> No
     ]
     done = run("lint", f"{script}:floored")
     assert done.code == 1
-    assert "floored: schedule: CosineAnnealingLR makes rates alike" in done.out
+    assert "floored: schedule: CosineAnnealingLR changes the ratios of rates" in done.out
 
 
 def test_json_holds_all_parameters(script: Path, run: Run) -> None:
@@ -113,7 +113,7 @@ def test_groups_are_compared_with_a_plan(script: Path, run: Run, tmp_path: Path)
     done = run("lint", f"{script}:good", "--plan", str(plan))
     assert done.code == 1
     assert "good: plan: " in done.out
-    assert "all parameters have the one learning rate 0.1" in done.out
+    assert "all parameters have the same learning rate 0.1" in done.out
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_groups_are_compared_with_a_plan(script: Path, run: Run, tmp_path: Path)
         (("{script}:nothing",), "has no function 'nothing'"),
         (("{script}",), "is not 'package.module:function'"),
         (("{script}:good", "--plan", "missing.json"), "cannot be read"),
-        (("{script}:good", "--plan", "{script}"), "no JSON"),
+        (("{script}:good", "--plan", "{script}"), "not JSON"),
         (("{script}:several", "--plan", "{plan}"), "a plan is for one optimizer, and there are 2"),
         (("{script}:good", "--plan", "{other}"), "the plan does not fit Sequential"),
     ],

@@ -313,7 +313,7 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no model": (("mine.py:number",), ("int", "torch.nn.Module")),
     "leaving_torch": (
         ("mine.py:leaving_torch",),
-        ("LeavingTorch", f"mine.py:{line_of('.numpy()')}", "hands a tensor to numpy"),
+        ("LeavingTorch", f"mine.py:{line_of('.numpy()')}", "passes a tensor to numpy"),
     ),
     "raising": (("mine.py:raising",), ("ValueError", f"mine.py:{line_of('raise ')}", "no model today")),
     "leaving": (("mine.py:leaving",), ("raised SystemExit", f"mine.py:{line_of('raise SystemExit')}")),
@@ -386,13 +386,13 @@ def test_a_plan_is_moved_to_the_training_that_is_named(run: Run) -> None:
     assert "For 2000 steps on batches of 256, base searched with 2000 steps on batches of 64" in " ".join(
         shown.out.split()
     )
-    assert "batch 1.414 (for batches of 256, found with 64)" in shown.out
+    assert "batch 1.414 (from batches of 64 to 256)" in shown.out
     streamed = run("plan", "--code", "-", *known[3:], "--batch-size", "256", given="2_12\n")
     assert json.loads(streamed.out)["batch_size"] == 256
     for arguments, words in {
         (*base, "--steps", "300"): ("the number of steps", "evenstep.plan(..., base=..., steps=...)", "--base-steps"),
         (*known, "--batch-size", "0"): ("batch_size is 0",),
-        (*known, "--batch-size", "1280", "--batch-rule", "sde"): ("1 - beta would reach 1", "below 640"),
+        (*known, "--batch-size", "1280", "--batch-rule", "sde"): ("not below 1", "below 640"),
         (*known, "--batch-rule", "cubic"): ("batch rule is 'cubic'; choose one of fourth-root",),
         (*known, "--length-rule", "cubic"): ("length rule is 'cubic'; choose one of power",),
         (*known, "--batch-rule", "linear"): ("--batch-rule is 'linear'", "--batch-size"),

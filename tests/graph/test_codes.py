@@ -101,7 +101,7 @@ BAD_CELLS = [
     ("32444", ("row 1", "5 digits", "needs 1")),
     ("|conv~0|", ("row 1", "'conv~0'", "nor_conv_3x3")),
     ("|nor_conv_3x3~0|+|none~0|", ("row 2", "1 operators", "needs 2")),
-    ("|nor_conv_3x3~1|", ("row 1", "'nor_conv_3x3~1'", "source is 0", "'nor_conv_3x3~0'")),
+    ("|nor_conv_3x3~1|", ("row 1", "'nor_conv_3x3~1'", "source there is 0", "'nor_conv_3x3~0'")),
     ("|nor_conv_3x3|", ("row 1", "'nor_conv_3x3'")),
 ]
 

@@ -233,7 +233,7 @@ def test_keep_reads_the_sizes_the_module_has() -> None:
 
 
 def test_keep_needs_measured_sizes() -> None:
-    with pytest.raises(InputError, match=r"'keep' but the size of 'stem.weight' is not known"):
+    with pytest.raises(InputError, match=r"'keep', but the size of 'stem.weight' is not known"):
         initialise(dag_mlp_graph("2"), "keep")
 
 

@@ -95,7 +95,7 @@ def test_a_resumed_training_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> 
 def test_a_scheduler_that_makes_rates_alike_is_refused() -> None:
     model, plan = model_and_plan()
     floor = partial(CosineAnnealingLR, T_max=5, eta_min=0.001)
-    with pytest.raises(es.PlanError, match="CosineAnnealingLR makes rates alike"):
+    with pytest.raises(es.PlanError, match="CosineAnnealingLR changes the ratios of rates"):
         prepare(Accelerator(cpu=True), model, plan, scheduler=floor)
 
 

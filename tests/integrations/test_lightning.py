@@ -219,7 +219,7 @@ def test_schedulers_keep_the_ratios_or_are_refused() -> None:
     trained.fit(module, batches())
     assert trained.callback_metrics["base_lr"] == pytest.approx(0.025)
     floor = Module(with_schedule(lambda optimizer: CosineAnnealingLR(optimizer, T_max=5, eta_min=0.01)))
-    with pytest.raises(es.PlanError, match="CosineAnnealingLR makes rates alike"):
+    with pytest.raises(es.PlanError, match="CosineAnnealingLR changes the ratios of rates"):
         trainer(EvenSteps(planned)).fit(floor, batches())
 
 
@@ -248,7 +248,7 @@ class Manual(Module):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Module(by_hand), r"all parameters have the one learning rate 0\.1"),
+        (lambda: Module(by_hand), r"all parameters have the same learning rate 0\.1"),
         (Extra, r"'scale' of Extra trains but is not in the plan, which is for its Sequential"),
         (Twins, r"the plan fits 2 parts of Twins; plan the Twins itself"),
         (Manual, r"Manual has 2 optimizers, but a plan is for one"),

@@ -284,7 +284,7 @@ def test_plan() -> None:
     plan = es.plan(model, TOKENS, base=0.01, optimizer="adam")
     (finding,) = lint(model, AdamW(model.parameters(), lr=0.01, weight_decay=0.0), plan=plan)
     assert finding.rule == "plan"
-    assert "all parameters have the one learning rate 0.01" in finding.value
+    assert "all parameters have the same learning rate 0.01" in finding.value
     unequal = {p.name for p in plan if p.lr_scale != max(p.lr_scale for p in plan)}
     assert set(finding.parameters) == unequal
     halved = plan.optimizer(model)

@@ -304,7 +304,7 @@ class RepeatsOnData(Base):
 def test_a_forward_that_leaves_torch_is_told_so() -> None:
     message = message_of(es.TraceError, lambda: es.plan(LeavesTorch(), X))
     file, line = culprit(LeavesTorch)
-    for part in ("LeavesTorch", "hands a tensor to numpy", f"{file}:{line}", "torch's own operators"):
+    for part in ("LeavesTorch", "passes a tensor to numpy", f"{file}:{line}", "torch's operators"):
         assert part in message
     assert "give inputs" not in message
 
@@ -335,7 +335,7 @@ def test_plan_and_module_swapped() -> None:
     calls: list[Any] = [es.initialize_, partial(es.check_groups, optimizer=optimizer)]
     for act in calls:
         message = message_of(es.InputError, partial(act, plan, model))
-        for part in ("the model is Plan", "the plan is Linear", "give the module first"):
+        for part in ("the model is a Plan", "the plan is Linear", "give the module first"):
             assert part in message
         assert "the model is dict; give the torch.nn.Module" in message_of(es.InputError, partial(act, {}, plan))
         assert "the plan is float; give what evenstep.plan" in message_of(es.InputError, partial(act, model, 0.1))
@@ -361,7 +361,7 @@ def test_a_module_with_nothing_to_train() -> None:
     assert "the network has no parameters" in message_of(es.InputError, lambda: es.plan(nn.ReLU(), X))
     frozen = nn.Linear(4, 4).requires_grad_(False)
     message = message_of(es.InputError, lambda: es.plan(frozen, X))
-    for part in ("nothing to plan: 'weight' and all else the network holds is fixed", "requires_grad_()"):
+    for part in ("nothing to plan: 'weight' and all other parameters are frozen", "requires_grad_()"):
         assert part in message
     assert len(es.trace(frozen, X).parameters) == 2  # its graph can be read all the same
 

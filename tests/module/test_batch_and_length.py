@@ -97,12 +97,12 @@ def test_a_search_with_a_moved_plan_trains_with_its_betas_and_epsilon() -> None:
 @pytest.mark.parametrize(
     ("used", "words"),
     [
-        ({"batch_size": 256}, r"is for batches of 64, and is used for batches of 256.*plan\.at\(batch_size=256\)"),
-        ({"steps": 800}, r"is for 500 steps, and is used for 800 steps.*plan\.at\(steps=800\)"),
-        ({"batch_size": 64, "steps": 800}, r"is for 500 steps, and is used for 800 steps.*plan\.at\(steps=800\)"),
+        ({"batch_size": 256}, r"is for batches of 64, but is used for batches of 256.*plan\.at\(batch_size=256\)"),
+        ({"steps": 800}, r"is for 500 steps, but is used for 800 steps.*plan\.at\(steps=800\)"),
+        ({"batch_size": 64, "steps": 800}, r"is for 500 steps, but is used for 800 steps.*plan\.at\(steps=800\)"),
         (
             {"batch_size": 8, "steps": 9},
-            r"is for 500 steps on batches of 64, and is used for 9 steps on batches of 8.*batch_size=8, steps=9\)",
+            r"is for 500 steps on batches of 64, but is used for 9 steps on batches of 8.*batch_size=8, steps=9\)",
         ),
     ],
 )
@@ -127,7 +127,7 @@ def test_what_a_plan_does_not_know_of_its_training_warns() -> None:
     model = net()
     plan = planned(model, batch_size=None)
     plan.optimizer(model, steps=500)
-    with pytest.warns(es.PlanWarning, match=r"not know the batch size it is for, and is used at batch_size=32"):
+    with pytest.warns(es.PlanWarning, match=r"not know the batch size it is for, but is used at batch_size=32"):
         plan.optimizer(model, batch_size=32)
     with pytest.raises(es.InputError, match="batch_size is 0"):
         plan.optimizer(model, batch_size=0)
@@ -162,7 +162,7 @@ def test_muon_without_matrices_and_a_schedule_that_flattens_are_refused() -> Non
     plan = planned(model)
     optimizer = plan.optimizer(model)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20, eta_min=1e-4)
-    with pytest.raises(es.PlanError, match="makes rates alike"):
+    with pytest.raises(es.PlanError, match="changes the ratios of rates"):
         es.check_groups(model, plan, optimizer, scheduler, batch_size=64, steps=500)
 
 
@@ -215,7 +215,7 @@ def test_a_plan_from_nothing_is_for_its_training() -> None:
     assert plan.at(batch_size=512).lr_scale == pytest.approx(2 * plan.lr_scale)
     assert plan.at(batch_size=512).at(batch_size=8192).lr_scale == pytest.approx(4 * plan.lr_scale)
     assert es.Plan.from_json(plan.to_json()) == plan
-    with pytest.warns(es.PlanWarning, match="is for 2400 steps, and is used for 5000 steps"):
+    with pytest.warns(es.PlanWarning, match="is for 2400 steps, but is used for 5000 steps"):
         plan.optimizer(model, steps=5000)
 
 
@@ -226,7 +226,7 @@ def test_the_page_says_which_training_a_plan_is_for() -> None:
     for words in (
         "6000 steps on batches of 256",
         "base searched with 500 steps on batches of 64",
-        "for batches of 256, found with 64",
+        "from batches of 64 to 256",
         "1 - beta: batch 4",
         "epsilon: batch 0.5",
     ):

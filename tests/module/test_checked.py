@@ -119,7 +119,7 @@ def test_what_is_computed_wrong_is_said_and_the_plan_goes_on_from_what_is_measur
         plan = es.plan(model, X)
         blind = es.plan(model, X, measure=False)
     assert operator in plan.remarks[0]
-    assert "goes on from what was measured" in plan.remarks[0]
+    assert "uses the measured value" in plan.remarks[0]
     assert {str(warning.message) for warning in caught} >= set(plan.remarks)
     computed = {vertex.name: vertex.second_moment for vertex in plan.vertices}
     measured, unmeasured = (second_moments(model, made, batch=len(X)) for made in (plan, blind))
@@ -157,7 +157,7 @@ def test_what_cannot_run_is_planned_as_computed() -> None:
         model = Between(torch.tanh)
     plan = es.plan(model, X.to("meta"))
     assert all(vertex.measured is None for vertex in plan.vertices)
-    with pytest.raises(es.InputError, match="measure is True but the module cannot be run"):
+    with pytest.raises(es.InputError, match="measure is True, but the module cannot be run"):
         es.plan(model, X.to("meta"), measure=True)
 
 
@@ -240,10 +240,10 @@ def said(model: nn.Module, **options: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Chain(factor=1e-3), "'middle.weight' starts at the huge standard deviation 125"),
-        (Chain(factor=1e5), "'middle.weight' starts at the tiny standard deviation 1.25e-06"),
+        (Chain(factor=1e-3), "'middle.weight' starts at a huge standard deviation, 125"),
+        (Chain(factor=1e5), "'middle.weight' starts at a tiny standard deviation, 1.25e-06"),
         (Chain(factor=1e-3), "'middle.weight' would train at 1"),
-        (Chain(idle=nn.Linear(3, 3)), "'idle.weight' is not used: no output depends on it; so it is with 1 more"),
+        (Chain(idle=nn.Linear(3, 3)), "'idle.weight' is not used: no output depends on it; the same is true of 1 more"),
         (
             Chain(factor=nn.Parameter(torch.ones(2, 64))),
             "",
@@ -260,7 +260,10 @@ def test_much_that_is_left_as_it_is_is_said_but_not_where_it_was_asked_for() -> 
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(16, 64)), nn.ReLU(), nn.Linear(64, 4))
     (line,) = said(model)
     part = 64 * 17 / sum(p.numel() for p in model.parameters())
-    assert line.startswith(f"{100 * part:.3g} % of all numbers are left as they are, '0.parametrizations.weight.")
+    assert line.startswith(
+        f"{100 * part:.3g} % of all parameter values are kept as they are, "
+        "above all those of '0.parametrizations.weight."
+    )
     assert not said(model, init="keep")
 
 
@@ -325,7 +328,7 @@ def test_small_deviations_that_build_up_are_said_and_corrected() -> None:
 
 @pytest.mark.parametrize(
     ("function", "words"),
-    [(torch.log, "is not finite"), (lambda h: h.masked_fill(torch.ones_like(h) > 0, 0.0), "the signal vanishes")],
+    [(torch.log, "is not finite"), (lambda h: h.masked_fill(torch.ones_like(h) > 0, 0.0), "the signal is zero")],
 )
 def test_signals_that_are_nothing_or_no_numbers_are_said(function: Callable[[Tensor], Tensor], words: str) -> None:
     with pytest.warns(es.PlanWarning, match=words):
@@ -377,5 +380,5 @@ def test_a_sum_over_positions_before_a_readout_is_said() -> None:
             logits: Tensor = self.readout(torch.relu(self.first(x)).sum(1))
             return logits
 
-    with pytest.warns(es.PlanWarning, match="the output 'readout' starts at the huge second moment"):
+    with pytest.warns(es.PlanWarning, match="the output 'readout' starts at a huge second moment"):
         es.plan(Sums(), torch.zeros(4, 100, 16))

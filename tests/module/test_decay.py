@@ -24,7 +24,7 @@ import evenstep as es
 from evenstep.optim import Lion, Muon
 
 # A small network's weight norm is more than a tenth of it.
-pytestmark = pytest.mark.filterwarnings("ignore:.*numbers are left as they are:evenstep.PlanWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*parameter values are kept as they are:evenstep.PlanWarning")
 torch.set_num_threads(1)
 IDS = torch.randint(11, (4, 5), generator=torch.Generator().manual_seed(0))
 
@@ -177,7 +177,7 @@ def test_a_decay_needs_a_rate() -> None:
 
 def test_dividing_a_decay_that_adam_normalises_is_warned_of() -> None:
     model, plan = planned(Adam)
-    with pytest.warns(es.PlanWarning, match=r"Adam, which adds the decay to the gradient.*AdamW"):
+    with pytest.warns(es.PlanWarning, match=r"Adam adds decay to the gradient.*AdamW"):
         plan.optimizer(model, weight_decay=0.1, decay="even")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -190,7 +190,7 @@ def test_dividing_a_decay_that_adam_normalises_is_warned_of() -> None:
 
 @pytest.mark.parametrize("model", [nn.Linear(4, 2), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))])
 def test_muon_needs_a_hidden_matrix(model: nn.Module) -> None:
-    with pytest.raises(es.InputError, match=r"'muon', and the network has no hidden matrices.*optimizer='adam'"):
+    with pytest.raises(es.InputError, match=r"'muon', but the network has no hidden matrices.*optimizer='adam'"):
         es.plan(model, torch.zeros(3, 4), base=0.1, optimizer="muon")
 
 
@@ -232,10 +232,10 @@ def test_classes_and_instances_of_ours_are_planned_for(given: Any) -> None:
 def test_a_plan_says_what_muon_steps() -> None:
     _, plan = planned("muon")
     assert {p.name: p.notes for p in plan if any("Muon" in note for note in p.notes)} == {
-        "up.weight": ("by Muon, a matrix of 24 x 8",),
-        "down.weight": ("by Muon, a matrix of 8 x 24",),
+        "up.weight": ("stepped by Muon as a matrix of 24 x 8",),
+        "down.weight": ("stepped by Muon as a matrix of 8 x 24",),
     }
-    assert str(plan).count("by Muon, a matrix of … x …") == 1
+    assert str(plan).count("stepped by Muon as a matrix of … x …") == 1
 
 
 def test_frozen_matrices_are_not_stepped() -> None:
@@ -250,13 +250,13 @@ def test_muon_does_not_step_shards() -> None:
     model, plan = planned("muon")
     parameter = model.get_parameter("up.weight")
     parameter.device_mesh, parameter.placements = "mesh", ()  # type: ignore[attr-defined]
-    with pytest.raises(es.PlanError, match=r"lie in shards, and Muon's steps need whole matrices.*optimizer='adam'"):
+    with pytest.raises(es.PlanError, match=r"are sharded, but Muon needs whole matrices.*optimizer='adam'"):
         plan.optimizer(model)
 
 
 def test_another_optimizer_than_the_plans_is_refused() -> None:
     model, plan = planned("muon")
-    with pytest.raises(es.PlanError, match="optimizer is AdamW, and the plan is for 'muon'"):
+    with pytest.raises(es.PlanError, match="optimizer is AdamW, but the plan is for 'muon'"):
         es.check_groups(model, plan, AdamW([{"params": g["params"], "lr": g["lr"]} for g in plan.param_groups(model)]))
     groups = plan.param_groups(model)
     for group in groups:
@@ -266,7 +266,7 @@ def test_another_optimizer_than_the_plans_is_refused() -> None:
     with pytest.raises(es.InputError, match="option 'muon' is set by the plan"):
         plan.param_groups(model, muon=True)
     _, other = planned("lion")
-    with pytest.raises(es.PlanError, match="optimizer is Muon, and the plan is for 'lion'"):
+    with pytest.raises(es.PlanError, match="optimizer is Muon, but the plan is for 'lion'"):
         es.check_groups(model, other, Muon(plan.param_groups(model)))
 
 
@@ -308,7 +308,7 @@ def test_schedulers_that_will_make_rates_alike_are_found_before_they_do(kind: st
     optimizer = plan.optimizer(model)
     scheduler = FLATTENING[name](optimizer)
     es.check_groups(model, plan, optimizer)
-    with pytest.raises(es.PlanError, match=r"makes rates alike: \d+ steps ahead"):
+    with pytest.raises(es.PlanError, match=r"changes the ratios of rates: \d+ steps ahead"):
         es.check_groups(model, plan, optimizer, scheduler)
     with pytest.raises(es.InputError, match="give one of this optimizer"):
         es.check_groups(model, plan, plan.optimizer(model), scheduler)

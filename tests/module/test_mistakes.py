@@ -77,7 +77,7 @@ def test_a_sharded_module_is_refused_before_anything_happens_to_it() -> None:
     plan = es.plan(model, X, base=0.1, optimizer="sgd")
     fsdp.fully_shard(model)
     message = message_of(es.TraceError, lambda: es.plan(model, X, base=0.1, optimizer="sgd"))
-    for part in ("is sharded by fully_shard", "make the plan of the plain module before"):
+    for part in ("is already sharded by fully_shard", "plan the plain module first"):
         assert part in message
     es.initialize_(model, plan)
     optimizer = SGD(plan.param_groups(model))
@@ -93,7 +93,7 @@ def test_the_first_kind_of_sharding_names_the_second(originals: bool) -> None:
     model = net()
     plan = es.plan(model, X, base=0.1, optimizer="sgd")
     wrapped: Any = fsdp.FullyShardedDataParallel(model, use_orig_params=originals, device_id=torch.device("cpu"))
-    assert "is sharded by FullyShardedDataParallel" in message_of(es.TraceError, lambda: es.plan(wrapped, X))
+    assert "is already sharded by FullyShardedDataParallel" in message_of(es.TraceError, lambda: es.plan(wrapped, X))
     for act in (lambda: plan.param_groups(wrapped), lambda: es.initialize_(wrapped, plan)):
         assert "torch.distributed.fsdp.fully_shard" in message_of(es.PlanError, act)
 
@@ -114,7 +114,7 @@ def test_an_optimizer_built_without_the_plan_is_found() -> None:
     plan = es.plan(model, X, base=0.1, optimizer="sgd")
     es.initialize_(model, plan)
     message = message_of(es.PlanError, lambda: es.check_groups(model, plan, optimizer))
-    for part in ("all parameters have the one learning rate 0.1", "plan.param_groups(model)"):
+    for part in ("all parameters have the same learning rate 0.1", "plan.param_groups(model)"):
         assert part in message
 
 
@@ -133,7 +133,7 @@ def test_an_optimizer_of_another_kind_is_found(planned: Any, kind: Any, options:
     model = net()
     plan = es.plan(model, X, base=0.1, optimizer=planned)
     message = message_of(es.PlanError, lambda: es.check_groups(model, plan, kind(plan.param_groups(model), **options)))
-    for part in (f"the optimizer is {words}, and the plan is for '{planned}'", f"optimizer='{right}'"):
+    for part in (f"the optimizer is {words}, but the plan is for '{planned}'", f"optimizer='{right}'"):
         assert part in message
     plan = es.plan(model, X, base=0.1, optimizer=right)
     assert es.check_groups(model, plan, kind(plan.param_groups(model), **options)) == pytest.approx(0.1)
@@ -160,7 +160,7 @@ def test_a_scheduler_that_adds_momentum_to_plain_sgd_is_found() -> None:
     optimizer = SGD(plan.param_groups(model))
     OneCycleLR(optimizer, max_lr=[g["lr"] for g in optimizer.param_groups], total_steps=11)  # cycles momentum, too
     message = message_of(es.PlanError, lambda: es.check_groups(model, plan, optimizer))
-    assert "SGD with momentum 0.95, and the plan is for 'sgd'" in message
+    assert "SGD with momentum 0.95, but the plan is for 'sgd'" in message
 
 
 def test_a_plan_is_for_the_optimizer_its_base_was_searched_for() -> None:

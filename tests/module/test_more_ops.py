@@ -73,7 +73,7 @@ def lower(x: Tensor) -> Tensor:
         (lambda x: torch.linalg.solve_triangular(lower(x), x.T, upper=False).T, 256),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*starts at the huge second moment:evenstep.PlanWarning")
+@pytest.mark.filterwarnings("ignore:.*starts at a huge second moment:evenstep.PlanWarning")
 def test_functions_carry_what_a_run_shows(act: Any, width: int) -> None:
     plan = es.plan(Between(act, width), X)
     assert plan.remarks == ()

@@ -152,22 +152,28 @@ class Foreign(Optimizer):
 
 UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {
     "a name": ("lamb", ("optimizer is 'lamb'", "sgd, momentum, adam, adamw, muon, lion")),
-    "LBFGS": (torch.optim.LBFGS, ("optimizer is LBFGS", "yet", "optimizer='adam'")),
-    "Adagrad": (instance(torch.optim.Adagrad), ("optimizer is Adagrad", "yet", "SGD, Adam, AdamW, NAdam, Muon")),
-    "RAdam": (RAdam, ("optimizer is RAdam", "yet")),
+    "LBFGS": (torch.optim.LBFGS, ("optimizer is LBFGS", "which no rule has rates for", "optimizer='adam'")),
+    "Adagrad": (
+        instance(torch.optim.Adagrad),
+        ("optimizer is Adagrad", "which no rule has rates for", "SGD, Adam, AdamW, NAdam, Muon"),
+    ),
+    "RAdam": (RAdam, ("optimizer is RAdam", "which no rule has rates for")),
     "derived": (
         Mine,
-        ("optimizer is Mine, derived from torch's AdamW", "optimizer='adam'", "plan.param_groups(model)"),
+        ("optimizer is Mine, which derives from torch's AdamW", "optimizer='adam'", "plan.param_groups(model)"),
     ),
-    "derived, of the same name": (type("AdamW", (AdamW,), {}), ("optimizer is AdamW, derived from torch's AdamW",)),
-    "foreign": (Foreign(net().parameters()), ("optimizer is Foreign", "yet")),
+    "derived, of the same name": (
+        type("AdamW", (AdamW,), {}),
+        ("optimizer is AdamW, which derives from torch's AdamW",),
+    ),
+    "foreign": (Foreign(net().parameters()), ("optimizer is Foreign", "which no rule has rates for")),
     "a class of anything": (int, ("optimizer is int",)),
     "a number": (5, ("optimizer is 5", "torch.optim.AdamW")),
     "a function": (lambda params: SGD(params), ("optimizer is <function", "torch.optim.AdamW")),
     "nothing in a partial": (partial(print), ("give one of sgd",)),
     "a partial with parameters": (
         partial(SGD, [1]),  # type: ignore[arg-type]
-        ("partial SGD with [1]", "no parameters"),
+        ("partial SGD with [1]", "only options by name"),
     ),
     "a partial with a typing error": (
         partial(SGD, momentun=0.9),  # type: ignore[call-arg]
@@ -175,7 +181,7 @@ UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "groups that differ": (
         AdamW([{"params": [p], "weight_decay": d} for p, d in zip(net()[0].parameters(), (0.0, 0.1), strict=True)]),
-        ("differ in weight_decay, 0.0 and 0.1", "optimizer=torch.optim.AdamW", "plan.param_groups(model)"),
+        ("differ in weight_decay: 0.0 and 0.1", "optimizer=torch.optim.AdamW", "plan.param_groups(model)"),
     ),
     "no number": (partial(SGD, weight_decay=float("nan")), ("weight_decay of the optimizer is nan",)),
     "no momentum": (
@@ -203,7 +209,7 @@ def test_what_no_plan_is_for_is_said_with_the_remedy(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "options", "error", "words"),
     [
-        ("sgd", {"betas": (0.9, 0.9)}, es.InputError, ("option 'betas' is none of SGD's", "momentum")),
+        ("sgd", {"betas": (0.9, 0.9)}, es.InputError, ("SGD has no option 'betas'", "momentum")),
         ("adam", {"params": []}, es.InputError, ("option 'params'",)),
         ("adam", {"betas": (2.0, 0.9)}, es.InputError, ("torch.optim.AdamW refuses", "2.0")),
         ("adam", {"lr": -1.0}, es.InputError, ("lr is -1.0",)),
@@ -262,7 +268,7 @@ def test_an_optimizer_that_trains_what_is_frozen_is_found() -> None:
     model = net()
     plan = planned("adam", model)
     made = plan.freeze("0.weight")
-    with pytest.raises(es.PlanError, match=r"'0\.weight' has the learning rate .* where the plan has 0"):
+    with pytest.raises(es.PlanError, match=r"'0\.weight' has the learning rate .* but the plan has 0"):
         es.check_groups(model, made, plan.optimizer(model))
     still = made.optimizer(model)
     still.add_param_group({"params": [model[0].weight], "lr": 0.0})

@@ -323,7 +323,7 @@ def test_a_recording_touches_nothing() -> None:
     assert (random.random, np.random.random) == draws
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*left as they are:evenstep.PlanWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*kept as they are:evenstep.PlanWarning")
 def test_a_tensor_that_a_weight_norm_has_left_is_no_hindrance() -> None:
     class Normed(Chain):
         def __init__(self) -> None:

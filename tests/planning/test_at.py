@@ -61,7 +61,7 @@ def test_another_batch_multiplies_all_rates(rule: str, optimizer: Optimizer, bat
     at = plan.at(batch_size=batch_size, batch_rule=rule)
     assert over(at, plan) == {float(f"{BATCHES[rule, optimizer](batch_size / 64):.9g}")}
     assert own(("batch", "length"), at) == (
-        [] if rule == "none" else [("batch", f"for batches of {batch_size}, found with 64")]
+        [] if rule == "none" else [("batch", f"from batches of 64 to {batch_size}")]
     )
     assert (at.batch_size, at.steps, at.base) == (batch_size, 2000, plan.base)
     assert at.searched == plan.searched == plan.training == Training(64, 2000)
@@ -72,7 +72,7 @@ def test_another_length_multiplies_all_rates() -> None:
     plan = planned()
     longer = plan.at(steps=32_000)
     assert over(longer, plan) == {float(f"{16**-0.32:.9g}")}
-    assert own(("batch", "length"), longer) == [("length", "for 32000 steps, found with 2000")]
+    assert own(("batch", "length"), longer) == [("length", "from 2000 steps to 32000")]
     assert (longer.batch_size, longer.steps) == (64, 32_000)
     assert over(plan.at(steps=32_000, length_rule=LengthPower(0.5, flat_to=1)), plan) == {0.25}
     assert over(plan.at(steps=32_000, length_rule="none"), plan) == {1.0}
@@ -86,8 +86,8 @@ def test_both_axes_at_once_are_one_after_the_other() -> None:
     assert both == plan.at(steps=32_000).at(batch_size=256)
     assert over(both, plan) == {float(f"{4**0.25 * 16**-0.32:.9g}")}
     assert own(("batch", "length"), both) == [
-        ("length", "for 32000 steps, found with 2000"),
-        ("batch", "for batches of 256, found with 64"),
+        ("length", "from 2000 steps to 32000"),
+        ("batch", "from batches of 64 to 256"),
     ]
     assert plan.at(batch_size=256).at(steps=32_000) == both
 
@@ -120,8 +120,8 @@ def test_moves_by_different_rules_go_on_from_where_the_plan_is() -> None:
     at = plan.at(batch_size=256, batch_rule="linear").at(batch_size=1024, batch_rule="root")
     assert over(at, plan) == {8.0}
     assert own(("batch",), at) == [
-        ("batch", "for batches of 256, found with 64"),
-        ("batch", "for batches of 1024, found with 256"),
+        ("batch", "from batches of 64 to 256"),
+        ("batch", "from batches of 256 to 1024"),
     ]
     mixed = plan.at(batch_size=128, batch_rule="sde").at(batch_size=512, batch_rule="root")
     assert over(mixed, plan) == {float(f"{math.sqrt(8):.9g}")}
@@ -166,7 +166,7 @@ def test_a_value_of_one_s_own_is_a_rule() -> None:
 
 def test_sde_moves_betas_and_epsilon() -> None:
     at = planned().at(batch_size=256, batch_rule="sde")
-    why = "for batches of 256, found with 64"
+    why = "from batches of 64 to 256"
     assert over(at, planned()) == {2.0}
     assert [(f.name, f.value, f.why) for f in at.beta_factors] == [("batch", 4.0, why)]
     assert [(f.name, f.value, f.why) for f in at.eps_factors] == [("batch", 0.5, why)]
@@ -184,7 +184,7 @@ def test_sde_moves_betas_and_epsilon() -> None:
 def test_what_sde_cannot_do_is_refused() -> None:
     plan = planned()
     assert plan.at(batch_size=639, batch_rule="sde").batch_size == 639  # 1 - beta1 is 0.998
-    with pytest.raises(InputError, match=r"1 - beta by 10, and a beta of 0\.9 .*would reach 1; .* batches below 640"):
+    with pytest.raises(InputError, match=r"1 - beta by 10, so for a beta of 0\.9 .*not below 1; .* batches below 640"):
         plan.at(batch_size=640, batch_rule="sde")
     slow = replace(plan, optimizer_options={"class": "AdamW", "betas": (0.99, 0.999)})
     assert slow.at(batch_size=640, batch_rule="sde").batch_size == 640
@@ -226,15 +226,15 @@ class Answering:
         (
             {},
             {"batch_size": 8, "batch_rule": Answering(3.0)},
-            r"from 2000 steps on batches of 64 to .* by 3\.0; give a F",
+            r"from 2000 steps on batches of 64 to .* by 3\.0; return a F",
         ),
-        ({}, {"batch_size": 8, "batch_rule": Answering(Factor("batch", math.nan, ""))}, "give a Factor above 0"),
+        ({}, {"batch_size": 8, "batch_rule": Answering(Factor("batch", math.nan, ""))}, "return a Factor above 0"),
         ({}, {"steps": 8, "length_rule": "cubic"}, "length rule is 'cubic'; choose one of power, travel, none"),
-        ({}, {"batch_size": 2**900, "batch_rule": BatchPower(2.0, name="steep")}, "beyond all numbers; move them less"),
+        ({}, {"batch_size": 2**900, "batch_rule": BatchPower(2.0, name="steep")}, "overflows; move them less"),
         (
             {},
             {"batch_size": 1, "batch_rule": BatchPower(200.0, name="steep")},
-            r"by Factor\(name='batch', value=0\.0.*; give a Factor above 0",
+            r"by Factor\(name='batch', value=0\.0.*; return a Factor above 0",
         ),
     ],
 )
@@ -245,7 +245,7 @@ def test_bad_input_is_one_line(known: dict[str, None], asked: dict[str, Any], wo
 
 
 def test_rates_out_of_all_numbers_are_refused() -> None:
-    with pytest.raises(InputError, match=r"takes the rate of 'stem\.weight' out of all numbers; move it less far"):
+    with pytest.raises(InputError, match=r"makes the rate of 'stem\.weight' zero or infinite; move it less far"):
         planned().scale("*", 1e300).at(batch_size=64 * 10**10, batch_rule="linear")
 
 
@@ -261,10 +261,10 @@ def test_a_search_brings_its_batch_and_its_steps() -> None:
     assert plan.searched == plan.training == Training(32, 300)
     assert plan_graph(GRAPH, base=Search(), batch_size=32) == plan
     with pytest.raises(
-        InputError, match=r"batch_size is 64, and the base was searched with 32; .*plan\.at\(batch_size"
+        InputError, match=r"batch_size is 64, but the base was searched with 32; .*plan\.at\(batch_size"
     ):
         plan_graph(GRAPH, base=Search(), batch_size=64)
-    with pytest.raises(InputError, match="steps is 1000, and the base was searched with 300"):
+    with pytest.raises(InputError, match="steps is 1000, but the base was searched with 300"):
         plan_graph(GRAPH, base=Search(), steps=1000)
     with pytest.raises(InputError, match="batch_size is 0"):
         plan_graph(GRAPH, base=0.1, optimizer="adam", batch_size=0)
@@ -322,18 +322,18 @@ def unwrapped(plan: Plan) -> list[str]:
 def test_plans_say_which_training_they_are_for() -> None:
     plan = planned()
     lines = unwrapped(plan)
-    assert lines[1] == "For 2000 steps on batches of 64, as its base was searched with"
+    assert lines[1] == "For 2000 steps on batches of 64, the same as its base's search"
     at = plan.at(batch_size=256, batch_rule="sde")
     lines = unwrapped(at)
     assert lines[1] == "For 2000 steps on batches of 256, base searched with 2000 steps on batches of 64"
     (shared,) = (line for line in lines if line.startswith("All rates: "))
-    why = "(for batches of 256, found with 64)"
+    why = "(from batches of 64 to 256)"
     assert f"batch 2 {why}" in shared
     assert shared.endswith(f"; all eps: batch 0.5 {why}; all 1 - beta: batch 4 {why}")
     assert sum(why in line for line in lines) == 1  # once for all parameters
     assert lines[1] in plan_html(at)
     assert unwrapped(planned(batch_size=None, steps=None))[1].startswith("All rates: ")
-    assert unwrapped(planned(steps=None))[1] == "For batches of 64, as its base was searched with"
+    assert unwrapped(planned(steps=None))[1] == "For batches of 64, the same as its base's search"
 
 
 def test_the_rules_of_a_move_are_one_function_s() -> None:

@@ -119,7 +119,7 @@ def test_a_frozen_parameter_has_to_be_kept() -> None:
     ("change", "words"),
     [
         (lambda plan: plan.scale("*.wieght", 2.0), ("'*.wieght'", "matches none", "'stem.weight'")),
-        (lambda plan: plan.freeze("steem.weight"), ("'steem.weight'", "near it are 'stem.weight'")),
+        (lambda plan: plan.freeze("steem.weight"), ("'steem.weight'", "similar names are 'stem.weight'")),
         (lambda plan: plan.scale("STEM*", 2.0), ("'STEM*'", "matches none")),
         (lambda plan: plan.scale("", 2.0), ("pattern is ''",)),
         (lambda plan: plan.scale(None, 2.0), ("pattern is None", "'*.bias'")),
@@ -131,7 +131,7 @@ def test_a_frozen_parameter_has_to_be_kept() -> None:
             for factor in (0, -1.0, math.nan, math.inf, "2", None, True, 10**400)
         ),
         (lambda plan: plan.scale("*", 1e300).scale("*", 1e300), ("factor is 1e+300", "'stem.weight'")),
-        (lambda plan: plan.scale("*", 1e-300).scale("*", 1e-300), ("factor is 1e-300", "nearer to 1")),
+        (lambda plan: plan.scale("*", 1e-300).scale("*", 1e-300), ("factor is 1e-300", "closer to 1")),
     ],
 )
 def test_what_cannot_be_changed_is_said_in_one_line(change: Callable[[Plan], Plan], words: tuple[str, ...]) -> None:

@@ -138,7 +138,7 @@ def test_an_initialisation_of_one_s_own_is_taken_as_it_is() -> None:
     plan = plan_graph(GRAPHS["mlp"], init=Conserve(readout_second_moment=1.0))
     assert plan["readout.weight"].std == pytest.approx(plan_graph(GRAPHS["mlp"])["readout.weight"].std * 3**0.5)
     assert plan.init == "conserve(readout_second_moment=1.0)"
-    assert "makes 1 of second moment one" in plan["readout.weight"].reason
+    assert "turns second moment 1 into 1" in plan["readout.weight"].reason
     assert Plan.from_json(plan.to_json()) == plan
 
 

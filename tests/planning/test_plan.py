@@ -192,7 +192,7 @@ def test_a_network_with_nothing_to_train_is_refused() -> None:
     frozen = Graph.build(
         [Vertex("x"), Vertex("y")], [weight], parameters=[Parameter("w", "weight", trainable=False)], **ends
     )
-    with pytest.raises(InputError, match=r"'w' and all else the network holds is fixed; call requires_grad_\(\)"):
+    with pytest.raises(InputError, match=r"'w' and all other parameters are frozen; call requires_grad_\(\)"):
         plan_graph(frozen)
     with pytest.raises(InputError, match="the network has no parameters"):
         plan_graph(Graph.from_edges([("x", "y", "skip")]))
@@ -223,7 +223,10 @@ def test_what_is_no_graph_is_refused() -> None:
         ({"base": math.nan}, ("nan", "finite")),
         ({"base": math.inf}, ("inf", "finite")),
         ({"base": 10**400, "optimizer": "sgd"}, ("base learning rate is 1000", "finite")),
-        ({"base": 0.1}, ("learning rate 0.1", "optimizer is not given", "'sgd', 'momentum', 'adam', 'muon' or 'lion'")),
+        (
+            {"base": 0.1},
+            ("only a learning rate, 0.1", "optimizer is not given", "'sgd', 'momentum', 'adam', 'muon' or 'lion'"),
+        ),
         ({"init": "keep"}, ("'keep'", "'stem.weight'")),
     ],
 )
@@ -306,9 +309,9 @@ def test_any_plan_survives_its_text(code: str, order: Order, init: str, rule: st
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("", "no JSON"),
-        ("hello", "no JSON"),
-        ("[" * 100_000, "no JSON"),
+        ("", "not JSON"),
+        ("hello", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ("null", "NoneType"),
         ("[]", "list"),
         ("3", "int"),
@@ -318,7 +321,7 @@ def test_any_plan_survives_its_text(code: str, order: Order, init: str, rule: st
         ('{"format": "evenstep-plan/1"}', "older version"),
         ('{"format": "evenstep-plan/2"}', "damaged"),
         ('{"path_count": ' + "9" * 5000 + "}", "format is None"),
-        (None, "no JSON"),
+        (None, "not JSON"),
     ],
 )
 def test_foreign_text_is_no_plan(text: Any, word: str) -> None:
@@ -441,5 +444,5 @@ def test_a_damaged_plan_is_refused(name: str) -> None:
 
 def test_a_plan_with_a_number_that_json_has_not_is_not_written() -> None:
     plan = EXAMPLES["mlp"]()
-    with pytest.raises(PlanError, match="not finite, which JSON has not"):
+    with pytest.raises(PlanError, match="not finite, which JSON cannot write"):
         dataclasses.replace(plan, base=math.nan).to_json()

@@ -26,7 +26,7 @@ from evenstep.rules.rule import Optimizer
 def test_a_batch_nine_times_as_large(name: str, optimizer: Optimizer, value: float) -> None:
     factor = batch_rule(name).factor(576, searched=64, optimizer=optimizer)
     assert factor.value == pytest.approx(value)
-    assert (factor.name, factor.why) == ("batch", "for batches of 576, found with 64")
+    assert (factor.name, factor.why) == ("batch", "from batches of 64 to 576")
     back = batch_rule(name).factor(64, searched=576, optimizer=optimizer)
     assert back.value * factor.value == pytest.approx(1)
 

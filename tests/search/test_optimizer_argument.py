@@ -178,7 +178,7 @@ def test_from_a_base_to_steps_on_a_wider_network(kind: Any) -> None:
     plan = es.plan(wide, pair[0][:4], base=again)
     assert plan.optimizer_name == kind
     assert type(plan.optimizer(wide)) is {"muon": Muon, "lion": Lion}[kind]
-    with pytest.raises(es.InputError, match=f"searched for optimizer '{kind}', and the plan is for 'adam'"):
+    with pytest.raises(es.InputError, match=f"searched for optimizer '{kind}', but the plan is for 'adam'"):
         es.plan(wide, pair[0][:4], base=again, optimizer="adam")
     networks = {width: (partial(deep, width), es.plan(deep(width), pair[0][:4], base=again)) for width in (16, 64)}
     checked = es.check(networks, pair, batch_size=12, seeds=2)

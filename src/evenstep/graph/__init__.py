@@ -1,4 +1,4 @@
-"""Graphs of networks, what their edges do, and the compact codes they can be read from. No torch."""
+"""Graphs of networks, the operators on their edges, and the compact codes that describe them. No torch."""
 
 from evenstep.graph.codes import (
     Wiring,

@@ -28,7 +28,7 @@ _SPAN = 9.0
 
 
 def known_activations() -> tuple[str, ...]:
-    """Return the names that `moments` accepts besides expressions, `softmax:N` (over N entries) among them."""
+    """Return the names that `moments` accepts besides expressions, including `softmax:N` (over N entries)."""
     return known_names()
 
 
@@ -36,8 +36,8 @@ def known_activations() -> tuple[str, ...]:
 def _quadrature() -> tuple[Array, Array]:
     """Return nodes and weights for a standard Gaussian.
 
-    The trapezoid rule on a fine even grid: spectrally accurate for smooth functions, and unlike Gauss-Hermite it
-    stays accurate to 1e-6 for functions with a kink at zero.
+    The trapezoid rule on a fine, even grid is spectrally accurate for smooth functions and, unlike Gauss-Hermite,
+    accurate to 1e-6 for functions with a kink at zero.
     """
     nodes = np.linspace(-_SPAN, _SPAN, _NODES)
     weights = np.exp(-0.5 * nodes**2)
@@ -45,7 +45,7 @@ def _quadrature() -> tuple[Array, Array]:
 
 
 def require_known(activation: str) -> None:
-    """Refuse an activation that there is no function for, or a parameter that it cannot have."""
+    """Refuse an activation that is not known, or that cannot have its parameter."""
     if is_plain(activation):
         split_name(activation)
     else:
@@ -56,7 +56,7 @@ def require_known(activation: str) -> None:
 def moments(activation: str, mean: float, variance: float) -> tuple[float, float]:
     """Return (E[act(z)], E[act(z)^2]) for z ~ N(mean, variance).
 
-    The activation is the name of a function, with its parameter ('leaky_relu:0.1'), or an expression of x.
+    The activation is a function's name, with its parameter if any ('leaky_relu:0.1'), or an expression in x.
 
     >>> [round(value, 4) for value in moments("relu", 0.0, 1.0)]
     [0.3989, 0.5]
@@ -69,15 +69,15 @@ def moments(activation: str, mean: float, variance: float) -> tuple[float, float
         inputs = mean + math.sqrt(variance) * nodes
         if mean > 0.0 and reads_positive(expression, inputs):
             inputs = _lognormal(mean, variance, nodes)
-        found = values(expression, inputs)
-        return float(weights @ found), float(weights @ found**2)
+        outputs = values(expression, inputs)
+        return float(weights @ outputs), float(weights @ outputs**2)
     name, parameter = split_name(activation)
     if name == "softmax":
-        # exp(z) / sum exp over independent entries: of many a lognormal over its mean, of few at most one of them all.
+        # exp(z) / sum exp over independent entries: for many entries a lognormal over its mean, for few at most one.
         spread = math.exp(min(variance, 30.0))
         return 1.0 / parameter, spread / (1.0 + (spread - 1.0) / parameter) / parameter**2
     if name == "glu":
-        # One half of the signal times the sigmoid of the other, the halves independent.
+        # One half of the signal times the sigmoid of the other half, which is independent.
         gate_mean, gate_second = moments("sigmoid", mean, variance)
         return mean * gate_mean, (mean**2 + variance) * gate_second
     if name in HOMOGENEOUS and mean == 0.0 and variance not in (0.0, 1.0):
@@ -86,12 +86,12 @@ def moments(activation: str, mean: float, variance: float) -> tuple[float, float
     inputs = mean + math.sqrt(variance) * nodes
     if name in POSITIVE and mean > 0.0:
         inputs = _lognormal(mean, variance, nodes)
-    found = FUNCTIONS[name](inputs, parameter)
-    return float(weights @ found), float(weights @ found**2)
+    outputs = FUNCTIONS[name](inputs, parameter)
+    return float(weights @ outputs), float(weights @ outputs**2)
 
 
 def _lognormal(mean: float, variance: float, nodes: Array) -> Array:
-    """Return inputs of this mean and variance that are positive, as sums of squares and their like are."""
+    """Return positive inputs of this mean and variance, such as sums of squares."""
     spread = math.log1p(variance / mean**2)
     inputs: Array = mean * np.exp(math.sqrt(spread) * nodes - 0.5 * spread)
     return inputs
@@ -99,7 +99,7 @@ def _lognormal(mean: float, variance: float, nodes: Array) -> Array:
 
 @lru_cache(maxsize=65536)
 def slope(activation: str, mean: float, variance: float) -> float:
-    """Return E[act'(z)^2] for z ~ N(mean, variance): the factor by which a small change's variance grows.
+    """Return E[act'(z)^2] for z ~ N(mean, variance): the factor of a small change's variance.
 
     >>> round(slope("relu", 0.0, 1.0), 3)
     0.5
@@ -141,7 +141,7 @@ RECURRENT = ("lstm", "gru", "tanh", "relu")
 
 @lru_cache(maxsize=8)
 def recurrent_second_moment(kind: str) -> float:
-    """Return the stationary second moment of a recurrent cell's output, its gates fed unit Gaussians (simulated)."""
+    """Return the stationary second moment of a recurrent cell whose gates read unit Gaussians (simulated)."""
     random = np.random.default_rng(0)
     state = cell = np.zeros(16384)
     for _ in range(48):

@@ -1,7 +1,7 @@
-"""The space of NAS-Bench-201: all its cells by their digits, which of them are alive, alike, or one change apart.
+"""The search space NAS-Bench-201: all cells by their digits, and which are live, equivalent or one change apart.
 
-A cell is named here by six digits, the operators of its edges 0-1, 0-2, 1-2, 0-3, 1-3 and 2-3: 0 none, 1 skip_connect,
-2 nor_conv_1x1, 3 nor_conv_3x3, 4 avg_pool_3x3. Every function takes the benchmark's string as well.
+A cell is named by six digits, the operators of its edges 0-1, 0-2, 1-2, 0-3, 1-3 and 2-3: 0 none, 1 skip_connect,
+2 nor_conv_1x1, 3 nor_conv_3x3, 4 avg_pool_3x3. Every function also takes the benchmark's string.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def cell_of_edges(edges: tuple[WiringEdge, ...]) -> str:
 
 
 def is_live(code: str) -> bool:
-    """Say whether a path leads from a cell's input to its output; 341 cells have none.
+    """Return whether a path leads from a cell's input to its output; 341 cells have none.
 
     >>> is_live("000100"), is_live("333000")
     (True, False)
@@ -82,16 +82,17 @@ def is_live(code: str) -> bool:
 
 
 def canonical_cell(code: str) -> str:
-    """Return the expression of a cell's output that the benchmark tells cells apart by; there are 6,466.
+    """Return the expression of a cell's output by which the benchmark distinguishes cells; there are 6,466.
 
     The input is `0`, zero is `#`, an operator applied to x is `(x)@operator`, and a vertex is the sum of its inputs
     in order of their text. A skip is its source; none, and anything applied to `#`, is `#`. The convention is that of
-    `to_unique_str(consider_zero=True)` in the package nats_bench, and coarse in its own way:
+    `to_unique_str(consider_zero=True)` in the package nats_bench, and it is not exact:
 
-    - zeros stay as terms (`#+0` is not `0`) and a sum that a skip carries on is not merged into the next (without
-      either, 4,930 expressions remain), so that cells of different expressions can be the same network;
-    - a value used twice reads like two values made alike, so that cells of one expression can be different networks:
-      '020201' adds two convolutions, '201011' adds one to itself. In 430 classes live parameters differ in number.
+    - zeros stay as terms (`#+0` is not `0`) and a sum that a skip passes on is not merged into the next (with both
+      simplified, 4,930 expressions remain), so cells with different expressions can be the same network;
+    - a value used twice looks like two values computed in the same way, so cells with one expression can be different
+      networks: '020201' adds two convolutions, '201011' adds one to itself. In 430 classes the number of live
+      parameters differs.
 
     >>> canonical_cell("100300"), canonical_cell("000300")
     ('#+#+(0)@nor_conv_3x3', '#+#+(0)@nor_conv_3x3')
@@ -105,7 +106,7 @@ def canonical_cell(code: str) -> str:
 
 
 def neighbours(code: str) -> tuple[str, ...]:
-    """Return the 24 cells that differ from a cell by the operator of one edge."""
+    """Return the 24 cells that differ from a cell in the operator of one edge."""
     digits = cell_digits(code)
     return tuple(
         digits[:place] + other + digits[place + 1 :]
@@ -121,7 +122,7 @@ def random_cell(draw: random.Random) -> str:
 
 
 def parameter_count(code: str, *, channels: int = 16, cells: int = 5, stages: int = 3, classes: int = 10) -> int:
-    """Return how many parameters the benchmark's network of a cell has, those of dead edges included.
+    """Return how many parameters the benchmark's network of a cell has, including those of dead edges.
 
     >>> parameter_count("333333"), parameter_count("000000")
     (1531546, 73306)

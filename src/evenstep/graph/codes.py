@@ -24,7 +24,7 @@ class WiringEdge:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Hold what a code says: vertices 0 to `vertex_count - 1`, from the first to the last, and their edges."""
+    """Hold what a code describes: vertices 0 (input) to `vertex_count - 1` (output), and their edges."""
 
     vertex_count: int
     edges: tuple[WiringEdge, ...]
@@ -96,7 +96,7 @@ def _require_text(code: object) -> None:
 
 
 def _shown(code: str) -> str:
-    """Return a code as an error quotes it: of one too long for a line, both ends."""
+    """Return a code as errors quote it: only both ends if it is too long for a line."""
     return code if len(code) <= 80 else f"{code[:50]}...{code[-20:]}"
 
 
@@ -140,7 +140,7 @@ def _string_rows(code: str) -> list[list[int]]:
             if given != str(source):
                 raise GraphError(
                     f"row {number} of cell '{_shown(code)}' holds '{_shown(cell)}' "
-                    f"where the source is {source}; write '{op}~{source}'"
+                    f"but the source there is {source}; write '{op}~{source}'"
                 )
             digits.append(NASBENCH201_OPS.index(op))
         rows.append(digits)
@@ -162,9 +162,9 @@ def _from_rows(rows: Sequence[Sequence[int]], ops: Sequence[str]) -> Wiring:
 def _op_rows(wiring: Wiring, missing: str) -> Iterable[list[str]]:
     if not isinstance(wiring, Wiring):
         raise GraphError(f"the wiring is {shown(wiring)}; give what parse_dag_code or parse_nasbench201_code returns")
-    found = {(edge.source, edge.target): edge.op for edge in wiring.edges}
+    ops_of = {(edge.source, edge.target): edge.op for edge in wiring.edges}
     for target in range(1, wiring.vertex_count):
-        yield [found.get((source, target), missing) for source in range(target)]
+        yield [ops_of.get((source, target), missing) for source in range(target)]
 
 
 def _write_rows(wiring: Wiring, ops: Sequence[str]) -> str:

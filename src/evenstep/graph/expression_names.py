@@ -1,4 +1,4 @@
-"""Names of functions of x: 'silu', 'leaky_relu:0.1', or an expression's text; read back by a parser, never evaluated.
+"""Names of functions of x: 'silu', 'leaky_relu:0.1', or an expression's text, which is parsed and never evaluated.
 
 >>> str(parse("0.5*x * (1 + tanh(x))"))
 '0.5 * (x * (1 + tanh(x)))'
@@ -40,24 +40,24 @@ _DEEPEST_NESTING = 100
 
 
 def is_plain(name: str) -> bool:
-    """Say whether an activation's name is that of one function, not an expression."""
+    """Return whether an activation's name is that of a known function and not an expression."""
     return re.fullmatch(r"\w*(:.*)?", name) is not None and name != "x"
 
 
 @lru_cache(maxsize=4096)
 def expression_of(name: str) -> Expression:
-    """Return the function that an activation's name stands for: that of the name, or the expression itself."""
+    """Return the function that an activation's name stands for: the known one, or the expression itself."""
     if not is_plain(name):
         return parse(name)
     function, parameter = split_name(name)
     if function not in FUNCTIONS:
-        raise InputError(f"activation '{name}' reads more than one entry; it is no function of x")
+        raise InputError(f"activation '{name}' reads more than one entry; give a function of a single x")
     return applied(function, X, parameter if ":" in name else None)
 
 
 @lru_cache(maxsize=4096)
 def name_of(expression: Expression) -> str:
-    """Return the name of a function: that of a known one it equals, or its text.
+    """Return the name of a function: that of the known function it equals, or its text.
 
     >>> name_of(parse("x * sigmoid(x)")), name_of(parse("x * sigmoid(1.702 * x)"))
     ('silu', 'x * sigmoid(1.702 * x)')
@@ -66,23 +66,23 @@ def name_of(expression: Expression) -> str:
         parameters = "".join(f":{part.value}" for part in expression.parts[1:])
         return expression.head + parameters
     x, known = _known_values()
-    found = values(expression, x)
+    outputs = values(expression, x)
     for name, function in known.items():
-        if np.allclose(found, function, rtol=1e-6, atol=1e-6):
+        if np.allclose(outputs, function, rtol=1e-6, atol=1e-6):
             return name
     return str(expression)
 
 
 @lru_cache(maxsize=1)
 def _known_values() -> tuple[Array, dict[str, Array]]:
-    """Return points and the values there of functions that are activations by themselves."""
+    """Return sample points, and the values of the known activations there."""
     x = np.linspace(-7.9, 8.1, 161)
     inner = frozenset({"pow", "sin", "cos", "erf", "exp"}) | {"sqrt", "rsqrt", "reciprocal", "log", "log1p"}
     return x, {name: FUNCTIONS[name](x, DEFAULTS.get(name, 1.0)) for name in FUNCTIONS if name not in inner}
 
 
 def shortened(name: str) -> str:
-    """Return an activation's name with numbers of four digits, for people to read.
+    """Return an activation's name with its numbers rounded to four digits, for people to read.
 
     >>> shortened("x * sigmoid(1.70212345 * x)")
     'x * sigmoid(1.702 * x)'
@@ -97,7 +97,7 @@ _TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Read an expression, or raise with the place where it ceases to be one."""
+    """Parse an expression; raise with the place where it stops being valid."""
     if len(text) > _LONGEST_TEXT:
         raise InputError(f"activation '{text[:40]}...' has {len(text)} letters; give {_LONGEST_TEXT} at most")
     reader = _Reader(text)
@@ -105,12 +105,12 @@ def parse(text: str) -> Expression:
     if reader.token != "":
         raise reader.error(f"has '{reader.token}' where it should end")
     if not reads_x(expression):
-        raise reader.error("does not read x")
+        raise reader.error("does not use x")
     return expression
 
 
 class _Reader:
-    """Go through the tokens of a text, by recursive descent."""
+    """Parse the tokens of a text by recursive descent."""
 
     def __init__(self, text: str) -> None:
         self.text, self.place, self.token, self.nesting = text, 0, "", 0
@@ -122,7 +122,7 @@ class _Reader:
         )
 
     def advance(self) -> str:
-        """Return the token that was current, and go on to the next; '' at the end."""
+        """Return the current token and move to the next; '' at the end."""
         before = self.token
         if not self.text[self.place :].strip():
             self.token = ""
@@ -135,7 +135,7 @@ class _Reader:
 
     def expect(self, token: str) -> None:
         if self.token != token:
-            raise self.error(f"has '{self.token}' in place of '{token}'" if self.token else f"lacks a '{token}'")
+            raise self.error(f"has '{self.token}' instead of '{token}'" if self.token else f"lacks a '{token}'")
         self.advance()
 
     def condition(self) -> Expression:
@@ -184,7 +184,7 @@ class _Reader:
             return number(value)
         if token and (token[0].isalpha() or token[0] == "_"):
             return self.call(token)
-        raise self.error(f"has '{token}' where a number, x or a function should be" if token else "ends too early")
+        raise self.error(f"has '{token}' instead of a number, x or a function" if token else "ends too early")
 
     def call(self, name: str) -> Expression:
         if name not in FUNCTIONS and name not in ("maximum", "minimum", "where"):
@@ -202,7 +202,7 @@ class _Reader:
         if name not in FUNCTIONS:
             return composed(name, tuple(parts))
         if len(parts) == 2 and not is_number(parts[1]):
-            raise self.error(f"gives '{name}' a parameter that is no number")
+            raise self.error(f"gives '{name}' a parameter that is not a number")
         if len(parts) == 2:
-            split_name(f"{name}:{parts[1].value}")  # refuses a parameter that the function cannot have
+            split_name(f"{name}:{parts[1].value}")  # raises if the function cannot have this parameter
         return composed(name, tuple(parts))

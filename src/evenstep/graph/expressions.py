@@ -1,9 +1,9 @@
 """Functions of one variable x, written as expressions: `0.5 * (x * (1 + tanh(x)))`.
 
-An activation that a network writes out in several operations is one function of the field it reads. Expressions hold
-such functions: composed by the functions below, written as text, evaluated on arrays with their derivative, and read
-back by `evenstep.graph.expression_names`. They know numbers, x, `+ - * /`, the functions of `evenstep.graph.functions`
-(a parameter follows after a comma: `leaky_relu(x, 0.1)`), `maximum(a, b)`, `minimum(a, b)` and
+An activation that a network computes in several operations is one function of its input field. Expressions hold such
+functions: the functions below compose them, write them as text, and evaluate them and their derivatives on arrays;
+`evenstep.graph.expression_names` parses them. They consist of numbers, x, `+ - * /`, the functions of
+`evenstep.graph.functions` (with a parameter after a comma: `leaky_relu(x, 0.1)`), `maximum(a, b)`, `minimum(a, b)` and
 `where(a > b, then, otherwise)`.
 
 >>> gelu_like = product(X, shifted(applied("tanh", X), 1.0))
@@ -26,18 +26,18 @@ Array = npt.NDArray[np.float64]
 
 COMPARISONS = frozenset({">", "<", ">=", "<="})
 _BINDS = {"+": 1, "*": 2, "/": 2} | dict.fromkeys(COMPARISONS, 0)
-LARGEST_SIZE = 200  # parts of an expression: functions that are composed over and over double with every product
+LARGEST_SIZE = 200  # parts of an expression: repeated products can double its size each time
 _POWERS = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """One part of a function: `x`, a number (its `value`), or a function or operator of other parts."""
+    """Hold one part of a function: `x`, a number (its `value`), or a function or operator with its operands."""
 
     head: str
     parts: tuple[Expression, ...] = ()
     value: float = 0.0
-    size: int = field(init=False, compare=False, repr=False, default=1)  # how many parts there are in all
+    size: int = field(init=False, compare=False, repr=False, default=1)  # the number of parts in all
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", 1 + sum(part.size for part in self.parts))
@@ -55,7 +55,7 @@ def number(value: float) -> Expression:
 
 
 def is_number(expression: Expression) -> bool:
-    """Say whether an expression is a number and nothing else."""
+    """Return whether an expression is a number."""
     return expression.head == "number"
 
 
@@ -63,7 +63,7 @@ def is_number(expression: Expression) -> bool:
 
 
 def total(a: Expression, b: Expression) -> Expression:
-    """Return a + b, numbers first and added up."""
+    """Return a + b, with numbers first and added up."""
     if is_number(b):
         a, b = b, a
     if not is_number(a):
@@ -85,7 +85,7 @@ def shifted(a: Expression, value: float) -> Expression:
 
 
 def product(a: Expression, b: Expression) -> Expression:
-    """Return a * b, numbers first and multiplied out, powers of one base as one power."""
+    """Return a * b, with numbers first and multiplied out, and powers of one base merged."""
     if is_number(a) and is_number(b):
         return number(a.value * b.value)
     (first, a), (second, b) = _factor(a), _factor(b)
@@ -118,20 +118,20 @@ def quotient(a: Expression, b: Expression) -> Expression:
 
 
 def applied(name: str, a: Expression, parameter: float | None = None) -> Expression:
-    """Return a known function of a; of a number, the number."""
+    """Return a known function of a; if a is a number, evaluate it."""
     parts = (a,) if parameter is None or parameter == DEFAULTS.get(name) else (a, number(parameter))
     whole = Expression(name, parts)
     return number(float(values(whole, np.zeros(1))[0])) if is_number(a) else whole
 
 
 def larger(a: Expression, b: Expression) -> Expression:
-    """Return the larger of a and b; against zero that is a ReLU."""
+    """Return the maximum of a and b; a ReLU if one of them is zero."""
     a, b = (b, a) if is_number(a) else (a, b)
     return applied("relu", a) if b == number(0.0) else Expression("maximum", (a, b))
 
 
 def smaller(a: Expression, b: Expression) -> Expression:
-    """Return the smaller of a and b."""
+    """Return the minimum of a and b."""
     return Expression("minimum", (b, a) if is_number(a) else (a, b))
 
 
@@ -141,19 +141,19 @@ def compared(relation: str, a: Expression, b: Expression) -> Expression:
 
 
 def chosen(condition: Expression, then: Expression, otherwise: Expression) -> Expression:
-    """Return `then` where a condition holds, else `otherwise`."""
+    """Return `then` if a condition holds, else `otherwise`."""
     return Expression("where", (condition, then, otherwise))
 
 
 def substituted(expression: Expression, a: Expression) -> Expression:
-    """Return an expression with a in place of x."""
+    """Return an expression with x replaced by a."""
     if expression == X or a == X or is_number(expression):
         return a if expression == X else expression
     return composed(expression.head, tuple(substituted(part, a) for part in expression.parts))
 
 
 def composed(head: str, parts: tuple[Expression, ...]) -> Expression:
-    """Join parts by the function or operator of that name, in its canonical form."""
+    """Join parts by the function or operator named `head`, in canonical form."""
     joins: dict[str, Any] = {"+": total, "*": product, "/": quotient, "maximum": larger, "minimum": smaller}
     if head in joins:
         return joins[head](*parts)  # type: ignore[no-any-return]
@@ -168,14 +168,14 @@ def _shift(a: Expression) -> tuple[float, Expression]:
 
 
 def _factor(a: Expression) -> tuple[float, Expression]:
-    """Split a factor off: of a number all of it."""
+    """Split a factor off; a number is all factor."""
     if is_number(a):
         return a.value, number(1.0)
     return (a.parts[0].value, a.parts[1]) if a.head == "*" and is_number(a.parts[0]) else (1.0, a)
 
 
 def _power(a: Expression) -> tuple[Expression, float]:
-    """Split a whole exponent off: one where there is none."""
+    """Split an integer exponent off; one if there is none."""
     if a.head == "square":
         return a.parts[0], 2.0
     if a.head == "pow" and a.parts[1].value >= 1 and a.parts[1].value.is_integer():
@@ -183,11 +183,11 @@ def _power(a: Expression) -> tuple[Expression, float]:
     return a, 1.0
 
 
-# What an expression is
+# Properties of an expression
 
 
 def affine(expression: Expression) -> tuple[float, float] | None:
-    """Return (a, b) of an expression that is a x + b, None for any other.
+    """Return (a, b) for an expression of the form a x + b; None for any other.
 
     >>> affine(shifted(scaled_by(shifted(X, -1.0), 2.0), 3.0))
     (2.0, 1.0)
@@ -210,7 +210,7 @@ def affine(expression: Expression) -> tuple[float, float] | None:
 
 
 def core(expression: Expression) -> Expression:
-    """Return an expression without factors and added numbers around it: equal for copies of one signal."""
+    """Return an expression without outer factors and added numbers; copies of one signal have equal cores."""
     if affine(expression) is not None:
         return X
     while _factor(expression)[0] != 1.0 or _shift(expression)[0]:
@@ -219,12 +219,12 @@ def core(expression: Expression) -> Expression:
 
 
 def reads_x(expression: Expression) -> bool:
-    """Say whether an expression depends on x at all."""
+    """Return whether an expression depends on x."""
     return expression == X or any(reads_x(part) for part in expression.parts)
 
 
 def only_powers(expression: Expression) -> bool:
-    """Say whether an expression is made of powers, factors and added numbers alone, as norms are that are written out.
+    """Return whether an expression only has powers, factors and added numbers, as the parts of a written-out norm do.
 
     >>> only_powers(applied("sqrt", shifted(applied("square", X), 0.001))), only_powers(applied("exp", X))
     (True, False)
@@ -238,7 +238,7 @@ def only_powers(expression: Expression) -> bool:
 
 
 def reads_positive(expression: Expression, x: Array) -> bool:
-    """Say whether these values would take below zero what is under a root or a divisor and is x, scaled or shifted."""
+    """Return whether x, scaled or shifted, is under a root or a divisor and would be negative at these values."""
     if not expression.parts or expression.head in COMPARISONS:
         return False
     fractional = expression.head == "pow" and not expression.parts[1].value.is_integer()
@@ -260,7 +260,7 @@ def values(expression: Expression, x: Array) -> Array:
 
 
 def slopes(expression: Expression, x: Array) -> Array:
-    """Return the function's derivative, almost everywhere: jumps have none, as in a backward pass."""
+    """Return the function's derivative, ignoring jumps as a backward pass does."""
     with np.errstate(over="ignore", invalid="ignore"):
         return _dual(expression, x, slopes=True)[1]
 
@@ -280,7 +280,7 @@ _OUTER: dict[str, Callable[..., Any]] = {
 
 
 def _dual(expression: Expression, x: Array, *, slopes: bool) -> tuple[Array, Array]:
-    """Return values and, if asked for, derivatives: forward mode, part by part."""
+    """Return values and, if `slopes`, derivatives, by forward-mode differentiation."""
     head, nothing = expression.head, np.zeros_like(x)
     if head == "x":
         return x, np.ones_like(x)
@@ -317,7 +317,7 @@ def _dual(expression: Expression, x: Array, *, slopes: bool) -> tuple[Array, Arr
 
 
 def written(expression: Expression, digits: int | None = None) -> str:
-    """Return an expression's text, its numbers in full or with so many digits."""
+    """Return an expression's text, with its numbers in full or rounded to `digits`."""
     return _written(expression, digits)[0]
 
 

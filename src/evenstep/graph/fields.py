@@ -1,4 +1,4 @@
-"""Fields of frozen dataclasses: as plain values, read back, and checked."""
+"""Fields of frozen dataclasses: written as plain values, read back, and checked."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Read = TypeVar("Read", bound="DataclassInstance")
 
 
 def non_default_fields(value: Any) -> dict[str, Any]:
-    """Return a dataclass as a dictionary without the fields that hold their default."""
+    """Return a dataclass as a dictionary without fields at their default."""
     return {f.name: getattr(value, f.name) for f in fields(value) if f.init and getattr(value, f.name) != f.default}
 
 
-# What numbers of operators and parameters have to be, besides whole or finite.
+# Limits for numbers of operators and parameters, besides being whole or finite.
 _AT_LEAST_ONE = frozenset({"fan_in", "fan_out", "kernel_size", "groups", "window", "terms"})
 _NOT_NEGATIVE = frozenset({"gain", "measured", "fraction"})
 
 
 def validated(value: Read) -> Read:
-    """Return a dataclass read from text, or raise if a field is of another kind or out of range."""
+    """Return a dataclass read from text; raise if a field has the wrong type or is out of range."""
     for f in fields(value):
         if not f.init:
             continue
@@ -38,8 +38,8 @@ def validated(value: Read) -> Read:
 
 
 def _problem(name: str, default: Any, given: Any) -> str:
-    """Say what a field has to be instead, nothing where it is right."""
-    number = type(given) in (int, float) and abs(given) <= sys.float_info.max  # whole numbers may be beyond all floats
+    """Return what to give for a field instead; nothing if its value is valid."""
+    number = type(given) in (int, float) and abs(given) <= sys.float_info.max  # integers may overflow a float
     if type(default) is bool:
         return "" if type(given) is bool else "give true or false"
     if type(default) is int and (type(given) is not int or given < 0 or not number):
@@ -58,7 +58,7 @@ def _problem(name: str, default: Any, given: Any) -> str:
 
 
 def require_valid_fields(owner: Any) -> None:
-    """Refuse a rule or an initialisation with a number that is not finite, or below zero."""
+    """Refuse a rule or an initialisation with a number that is not finite or is below zero."""
     for f in fields(owner):
         value = getattr(owner, f.name)
         if type(f.default) in (int, float) and not (
@@ -68,7 +68,7 @@ def require_valid_fields(owner: Any) -> None:
 
 
 def described(owner: Any) -> str:
-    """Name a rule or an initialisation, with every field that is not as usual.
+    """Name a rule or an initialisation, with every field that is not at its default.
 
     >>> from evenstep.init import Conserve
     >>> described(Conserve(readout_second_moment=1.0))
@@ -80,5 +80,5 @@ def described(owner: Any) -> str:
 
 
 def name_of(description: str) -> str:
-    """Return the bare name of what `described` names."""
+    """Return the bare name from the output of `described`."""
     return description.partition("(")[0]

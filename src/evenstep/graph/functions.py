@@ -1,4 +1,4 @@
-"""Functions of single entries, by name: what activations are called, and what expressions are made of."""
+"""Functions of single entries by name: the names of activations, and the parts of expressions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ erf = np.vectorize(math.erf, otypes=[float])
 
 
 def sigmoid(z: Array) -> Array:
-    """Return 1 / (1 + exp(-z)) without an overflow."""
+    """Return 1 / (1 + exp(-z)) without overflow."""
     return 0.5 * (1.0 + np.tanh(0.5 * z))
 
 
@@ -71,22 +71,22 @@ FUNCTIONS: dict[str, Callable[[Array, float], Array]] = {
     "log1p": lambda z, _: np.log1p(np.maximum(z, -1.0 + TINY)),
     "pow": lambda z, exponent: _power(z, exponent),
 }
-# Below this, functions with a pole at zero are cut off.
+# Functions with a pole at zero are cut off below this.
 TINY = 1e-3
 DEFAULTS = {"leaky_relu": 0.01, "elu": 1.0, "celu": 1.0, "softplus": 1.0, "softshrink": 0.5}
-SPECIAL = ("glu", "softmax")  # of more than one entry
-POSITIVE = frozenset({"sqrt", "rsqrt", "reciprocal", "log"})  # functions that are asked about positive numbers
+SPECIAL = ("glu", "softmax")  # functions of more than one entry
+POSITIVE = frozenset({"sqrt", "rsqrt", "reciprocal", "log"})  # functions of positive numbers
 DIVIDES = frozenset({"celu", "softplus", "softmax"})  # functions that divide by their parameter
 HOMOGENEOUS = frozenset({"relu", "leaky_relu", "abs"})
 
 
 def known_names() -> tuple[str, ...]:
-    """Return the names of all functions, `softmax:N` (over N entries) among them."""
+    """Return the names of all functions, including `softmax:N` (over N entries)."""
     return (*sorted(FUNCTIONS), *SPECIAL)
 
 
 def split_name(activation: str) -> tuple[str, float]:
-    """Return the function and the parameter that 'name' or 'name:parameter' stands for, or refuse it."""
+    """Return the function and the parameter that 'name' or 'name:parameter' stands for; raise if there is none."""
     name, _, given = activation.partition(":")
     if name not in FUNCTIONS and name not in SPECIAL:
         raise InputError(f"activation '{activation}' is not known; choose one of {', '.join(known_names())}")

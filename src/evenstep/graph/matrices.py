@@ -1,4 +1,4 @@
-"""Which parameters are hidden matrices, as an optimiser that orthogonalises their steps sees them."""
+"""Which parameters are hidden matrices, for optimisers that orthogonalise their steps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from evenstep.graph.roles import Roles
 
 
 class Matrices(NamedTuple):
-    """Say how a parameter is read as matrices: its entries in their order as `stacked` matrices of `rows` x `columns`.
+    """Describe a parameter as matrices: its entries, in order, are `stacked` matrices of `rows` x `columns`.
 
-    One matrix that holds several side by side is cut: into `sizes` along its rows (`axis` 0) or columns (1).
+    A matrix that holds several side by side is cut into `sizes` along its rows (`axis` 0) or columns (1).
 
     >>> Matrices(1, 12, 4, 0, (8, 4)).largest_sides
     (8, 4)
@@ -28,18 +28,18 @@ class Matrices(NamedTuple):
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """The shapes of the matrices that differ."""
+        """The distinct shapes of the matrices."""
         if not self.sizes:
             return ((self.rows, self.columns),)
         return tuple((size, self.columns) if self.axis == 0 else (self.rows, size) for size in self.sizes)
 
     @property
     def largest_sides(self) -> tuple[int, ...]:
-        """The longer side of each: an orthogonal matrix has entries of root mean square one over its root."""
+        """Each matrix's longer side n: the entries of an orthogonal matrix have root mean square n^(-1/2)."""
         return tuple(map(max, self.shapes))
 
     def words(self) -> str:
-        """Return how many matrices there are, and of which shapes.
+        """Say how many matrices there are, and their shapes.
 
         >>> Matrices(3, 8, 8).words(), Matrices(1, 12, 4, 0, (8, 4)).words()
         ('3 matrices of 8 x 8', 'matrices of 8 x 4 and 4 x 4')
@@ -51,14 +51,14 @@ class Matrices(NamedTuple):
 
 
 def hidden_matrices(graph: Graph, roles: Roles) -> Mapping[str, Matrices]:
-    """Return the hidden weights of a live graph that are matrices, by name; the others have their steps by AdamW.
+    """Return the hidden weights of a live graph that are matrices, by name; AdamW steps all other parameters.
 
-    A hidden weight stands neither at the input nor at the output in any of its uses, and is no table that is looked up.
-    Kernels are flattened to outputs x (inputs taps). Where a tensor holds several matrices, each is one: those of a
-    convolution's groups, of a recurrent block's gates, of experts, and of fused projections whose `parts` are known.
-    A row or column alone, as depthwise kernels have, is no matrix.
+    A hidden weight is neither at the input nor a readout in any of its uses, and not a table whose rows are looked up.
+    Kernels are flattened to outputs x (inputs taps). If a tensor holds several matrices, each counts separately: those
+    of a convolution's groups, a recurrent block's gates, experts, and fused projections whose `parts` are known. A
+    single row or column, as in depthwise kernels, is not a matrix.
     """
-    found: dict[str, Matrices] = {}
+    hidden: dict[str, Matrices] = {}
     for parameter in graph.parameters:
         edges = [graph.edges[i] for i in roles.edges_of.get(parameter.name, ())]
         if not edges or not _is_matrix(parameter) or roles.position_of(parameter.name) != "hidden":
@@ -69,8 +69,8 @@ def hidden_matrices(graph: Graph, roles: Roles) -> Mapping[str, Matrices]:
             continue
         matrices = _read(parameter, first)
         if matrices is not None and min(min(shape) for shape in matrices.shapes) > 1:
-            found[parameter.name] = matrices
-    return found
+            hidden[parameter.name] = matrices
+    return hidden
 
 
 def _is_matrix(parameter: Parameter) -> bool:
@@ -79,9 +79,9 @@ def _is_matrix(parameter: Parameter) -> bool:
 
 
 def _read(parameter: Parameter, weight: Weight) -> Matrices | None:
-    """Return a weight as matrices; None where its axes do not say which of them are read and which are written."""
+    """Return a weight as matrices; None if its axes do not tell inputs from outputs."""
     shape, numbers = parameter.shape, math.prod(parameter.shape)
-    if isinstance(weight, Recurrent):  # its gates' matrices stand below each other
+    if isinstance(weight, Recurrent):  # its gates' matrices are stacked by rows
         gates = shape[0] // parameter.fan_out if shape[0] % parameter.fan_out == 0 else 1
         return Matrices(gates, shape[0] // gates, shape[1])
     if len(shape) == 2 or weight.kernel_axes:

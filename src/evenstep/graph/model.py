@@ -1,8 +1,8 @@
-"""The network as a value: vertices that join signals, edges that carry them, parameters that sit on edges.
+"""The network as a value: vertices that join signals, edges that carry them, and the parameters that edges use.
 
-A path through the graph is a path of the paper: it runs from an input to an output, and its depth is the sum of
-its edges' depths (the activations it passes). An edge does its operators one after the other: an activation and then
-a weight (the order `pre`), a weight and then an activation (the order `post`), or nothing at all (a skip).
+A path through the graph is a path of the paper: it runs from an input to an output, and its depth is the sum of its
+edges' depths (the activations on it). An edge applies its operators in order: an activation and then a weight (order
+`pre`), a weight and then an activation (order `post`), or nothing at all (a skip).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from evenstep.graph.operators import (
 )
 
 Merge = Literal["sum", "concat", "product"]
-# Notes that rules go by: of a table whose rows data look up, and of what a weight is computed from.
+# Notes that rules read: of a table whose rows data look up, and of a parameter that a weight is computed from.
 EMBEDDING, COMPUTED_FROM = "embedding", "a weight is computed from it"
 Role = Literal["weight", "bias", "gain", "unscaled"]
 MERGES = frozenset({"sum", "concat", "product"})
@@ -38,11 +38,11 @@ MERGES = frozenset({"sum", "concat", "product"})
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Describe one parameter: what it is for and the sizes the rules need.
+    """Describe a parameter: its role, and the sizes that rules need.
 
-    Its role is `weight`, `bias`, `gain` (of a norm), or `unscaled` for one that is left as it is. `fan_in` and
-    `fan_out` are those of its first use; `measured` is the root mean square of its values when the network was traced.
-    `parts` are the sizes of the projections that a fused one holds, along the axis that it writes.
+    Its role is `weight`, `bias`, `gain` (of a norm), or `unscaled` if it is kept as it is. `fan_in` and `fan_out` are
+    those of its first use; `measured` is the root mean square of its values when the network was traced. `parts` are
+    the sizes of the projections that a fused weight holds, along its output axis.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """Name a signal and say how the edges that reach it join: by `sum`, `concat` or `product`."""
+    """Name a signal and say how its incoming edges join: by `sum`, `concat` or `product`."""
 
     name: str
     merge: Merge = "sum"
@@ -66,10 +66,10 @@ class Vertex:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Carry a signal from `source` to `target` through operators, which use `parameters`; without operators, a skip.
+    """Carry a signal from `source` to `target` through operators that use `parameters`; a skip has no operators.
 
-    `weight` is the one operator with drawn weights among them, if there is one, and `depth` the activations on the
-    edge: both follow from the operators.
+    `weight` is the operator with drawn weights, of which an edge has at most one, and `depth` the number of activations
+    on the edge: both follow from the operators.
     """
 
     source: str
@@ -78,7 +78,7 @@ class Edge:
     parameters: tuple[str, ...] = ()
     weight: Weight | None = field(init=False, repr=False, compare=False, default=None)
     depth: int = field(init=False, repr=False, compare=False, default=0)
-    _reading: int = field(init=False, repr=False, compare=False, default=0)  # how many operators come before the weight
+    _reading: int = field(init=False, repr=False, compare=False, default=0)  # the number of operators before the weight
 
     def __post_init__(self) -> None:
         depth, weight, reading = 0, None, len(self.operators)
@@ -87,8 +87,8 @@ class Edge:
             if isinstance(operator, Weight):
                 if weight is not None:
                     raise GraphError(
-                        f"edge {self.source}->{self.target} has two weights; put a vertex between them, for what "
-                        "leaves a weight is a new field"
+                        f"edge {self.source}->{self.target} has two weights; put a vertex between them, because the "
+                        "output of a weight is a new field"
                     )
                 weight, reading = operator, place
         object.__setattr__(self, "weight", weight)
@@ -97,27 +97,27 @@ class Edge:
 
     @property
     def before(self) -> tuple[Operator, ...]:
-        """What happens before the weight reads: all operators of an edge without one."""
+        """The operators before the weight; all operators if there is no weight."""
         return self.operators[: self._reading]
 
     @property
     def after(self) -> tuple[Operator, ...]:
-        """What happens after the weight: nothing on an edge without one."""
+        """The operators after the weight; none if there is no weight."""
         return self.operators[self._reading + 1 :]
 
     @property
     def normalises(self) -> bool:
-        """Whether the edge resets the second moment of what it carries."""
+        """Whether the edge resets the second moment of its signal."""
         return any(isinstance(operator, Norm) for operator in self.operators)
 
     @property
     def normalises_over_batch(self) -> bool:
-        """Whether the edge resets the second moment by the statistics of the batch."""
+        """Whether the edge resets the second moment using the batch's statistics."""
         return any(isinstance(operator, Norm) and operator.over_batch for operator in self.operators)
 
     @property
     def steers(self) -> bool:
-        """Whether the edge only says where its target's signal goes."""
+        """Whether the edge only decides where its target's signal goes."""
         return any(isinstance(operator, Steer) for operator in self.operators)
 
     @property
@@ -135,22 +135,22 @@ class Edge:
         return sum(operator.length(kernel_length) for operator in self.operators)
 
     def copy_amplitude(self) -> float:
-        """Return the amplitude with which copies of a field pass; 0 where all that arrives is new."""
+        """Return the amplitude with which copies of a field pass; 0 if the output is a new field."""
         amplitude = 1.0
         for operator in self.operators:
             amplitude *= operator.copy_amplitude()
         return amplitude
 
     def moments(self, given: Moments) -> Moments:
-        """Return the moments that an edge without a weight makes of those of its source."""
+        """Return the moments at the end of an edge without a weight, given those of its source."""
         return moments_of(self.operators, given)
 
     def second_moment_read(self, given: Moments) -> float:
-        """Return the second moment that the edge's weight reads of its source, padding aside."""
+        """Return the second moment that the edge's weight reads, given its source's moments, without padding."""
         return moments_of(self.before, given).second_moment
 
     def moments_delivered(self, variance: float) -> Moments:
-        """Return the moments that arrive where the weight's matrix product has this variance."""
+        """Return the moments at the end of the edge if the weight's matrix product has this variance."""
         return moments_of(
             self.after, Moments(0.0, variance) if self.weight is None else self.weight.output_moments(variance)
         )
@@ -164,7 +164,7 @@ class Edge:
 class Graph:
     """Hold vertices in topological order, edges, and the parameters that the edges (or no edge) use.
 
-    Two edges may join the same pair of vertices. Build one with `Graph.build`, which validates and sorts, or with
+    Two edges may join the same pair of vertices. Build a graph with `Graph.build`, which validates and sorts, or with
     `Graph.from_edges` from plain tuples.
 
     >>> graph = Graph.from_edges([("x", "y", "weight"), ("x", "y", "skip")])
@@ -211,7 +211,7 @@ class Graph:
         for item in edges:
             if not isinstance(item, tuple | list):
                 raise GraphError(
-                    f"edge {shown(item)} is no tuple; give (source, target, op) or (source, target, op, depth)"
+                    f"edge {shown(item)} is not a tuple; give (source, target, op) or (source, target, op, depth)"
                 )
             if len(item) not in (3, 4):
                 raise GraphError(
@@ -234,19 +234,19 @@ class Graph:
 
     @cached_property
     def incoming(self) -> Mapping[str, tuple[Edge, ...]]:
-        """Map every vertex to the edges that reach it."""
-        found: dict[str, list[Edge]] = {vertex.name: [] for vertex in self.vertices}
+        """Map every vertex to its incoming edges."""
+        edges_of: dict[str, list[Edge]] = {vertex.name: [] for vertex in self.vertices}
         for edge in self.edges:
-            found[edge.target].append(edge)
-        return {name: tuple(edges) for name, edges in found.items()}
+            edges_of[edge.target].append(edge)
+        return {name: tuple(edges) for name, edges in edges_of.items()}
 
     @cached_property
     def outgoing(self) -> Mapping[str, tuple[Edge, ...]]:
-        """Map every vertex to the edges that leave it."""
-        found: dict[str, list[Edge]] = {vertex.name: [] for vertex in self.vertices}
+        """Map every vertex to its outgoing edges."""
+        edges_of: dict[str, list[Edge]] = {vertex.name: [] for vertex in self.vertices}
         for edge in self.edges:
-            found[edge.source].append(edge)
-        return {name: tuple(edges) for name, edges in found.items()}
+            edges_of[edge.source].append(edge)
+        return {name: tuple(edges) for name, edges in edges_of.items()}
 
     @cached_property
     def merge(self) -> Mapping[str, Merge]:
@@ -254,7 +254,7 @@ class Graph:
         return {vertex.name: vertex.merge for vertex in self.vertices}
 
     def in_degree(self, vertex: str) -> int:
-        """Count the summands that meet at a vertex: what only steers is none; one for anything but a sum."""
+        """Count the summands that meet at a vertex, without edges that only steer; 1 for anything but a sum."""
         return self._in_degrees[vertex]
 
     @cached_property
@@ -287,7 +287,7 @@ class Graph:
             tuple(name for name in self.outputs if name in alive),
             self.parameters,
         )
-        live.__dict__["_live"] = live  # known already: nothing left to prune
+        live.__dict__["_live"] = live  # already pruned
         return live
 
     @cached_property
@@ -321,7 +321,7 @@ class Graph:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Graph:
-        """Rebuild a graph from `to_dict`; values that no graph writes raise a `GraphError`."""
+        """Rebuild a graph from the output of `to_dict`; invalid values raise a `GraphError`."""
         try:
             return cls.build(
                 (validated(Vertex(**v)) for v in values["vertices"]),
@@ -339,9 +339,9 @@ class Graph:
 def vertices_whose_paths_meet(
     graph: Graph, condition: Callable[[Edge], bool], *, forward: bool, every: bool
 ) -> set[str]:
-    """Return the vertices from which every path, or any, has an edge that meets a condition.
+    """Return the vertices from which every path, or any path, has an edge that meets a condition.
 
-    Paths lead on to the outputs (`forward`), or back to the inputs.
+    Paths lead forward to the outputs (`forward`), or back to the inputs.
 
     >>> graph = Graph.from_edges([("x", "h", "weight"), ("h", "y", "norm"), ("x", "y", "skip")])
     >>> vertices_whose_paths_meet(graph, lambda edge: edge.normalises, forward=True, every=True)
@@ -350,17 +350,17 @@ def vertices_whose_paths_meet(
     edges, end = (graph.outgoing, attrgetter("target")) if forward else (graph.incoming, attrgetter("source"))
     ends = graph.outputs if forward else graph.inputs
     quantifier = all if every else any
-    found: set[str] = set()
+    vertices: set[str] = set()
     for vertex in reversed(graph.vertices) if forward else graph.vertices:
         onward = edges[vertex.name]
         stops_here = every and vertex.name in ends
-        if onward and not stops_here and quantifier(condition(edge) or end(edge) in found for edge in onward):
-            found.add(vertex.name)
-    return found
+        if onward and not stops_here and quantifier(condition(edge) or end(edge) in vertices for edge in onward):
+            vertices.add(vertex.name)
+    return vertices
 
 
 def _plain_operators(op: str, depth: int, edge: str) -> tuple[Operator, ...]:
-    """Return the operators of an edge that is given by a name and a depth alone."""
+    """Return the operators of an edge that is given by a name and a depth only."""
     if op == "weight":
         return (Activation("relu", depth=depth), Weight()) if depth else (Weight(),)
     if op in ("skip", "identity"):
@@ -384,7 +384,7 @@ def _parameter_of(values: Mapping[str, Any]) -> Parameter:
             raise GraphError(f"{name} of parameter '{parameter.name}' is {shown(given)}; give whole numbers")
     if parameter.parts and sum(parameter.parts) not in parameter.shape:
         raise GraphError(
-            f"parts of parameter '{parameter.name}' are {shown(parameter.parts)}, and its shape is "
+            f"parts of parameter '{parameter.name}' are {shown(parameter.parts)}, but its shape is "
             f"{shown(parameter.shape)}; give parts that add up to one of its sizes"
         )
     if parameter.role not in get_args(Role):
@@ -398,11 +398,11 @@ def _edge_of(values: Mapping[str, Any]) -> Edge:
     """Rebuild an edge from plain values, or raise if a field is invalid."""
     if "operators" not in values:
         raise GraphError(
-            f"edge {values.get('source')}->{values.get('target')} has no operators, as older versions wrote it; make "
-            "the file again with this one"
+            f"edge {values.get('source')}->{values.get('target')} has no operators, so an older version wrote it; make "
+            "the file again with this version"
         )
     if not isinstance(values["operators"], list | tuple):
-        raise GraphError(f"operators of edge {values.get('source')}->{values.get('target')} are no list; give one")
+        raise GraphError(f"operators of edge {values.get('source')}->{values.get('target')} are not a list; give one")
     fields = {**values, "operators": tuple(operator_of(operator) for operator in values["operators"])}
     return Edge(**{**fields, "parameters": tuple(values.get("parameters", ()))})
 
@@ -417,7 +417,7 @@ def _validate(
         raise GraphError(f"a graph needs at least two vertices and one edge; got {len(vertices)} vertices")
     if len(names) != len(vertices):
         twice = _first_twice([vertex.name for vertex in vertices])
-        raise GraphError(f"'{twice}' names two vertices, which share a name; give every vertex its own")
+        raise GraphError(f"two vertices are named '{twice}'; give every vertex its own name")
     for vertex in vertices:
         if vertex.merge not in MERGES:
             raise GraphError(f"vertex '{vertex.name}' merges by '{vertex.merge}'; choose one of {_names(MERGES)}")
@@ -460,7 +460,7 @@ def _topological_order(names: tuple[str, ...], edges: tuple[Edge, ...]) -> list[
         following[edge.source].append(edge.target)
         waiting[edge.target] += 1
     order = [name for name in names if not waiting[name]]
-    for name in order:  # grows while it is read: Kahn's algorithm with the list as the queue
+    for name in order:  # grows during the loop: Kahn's algorithm with the list as its queue
         for target in following[name]:
             waiting[target] -= 1
             if not waiting[target]:
@@ -474,24 +474,24 @@ def _cycle(waiting: Mapping[str, int], edges: tuple[Edge, ...]) -> list[str]:
     """Walk backwards among the vertices that never became ready until one repeats."""
     before = {edge.target: edge.source for edge in edges if waiting[edge.source] and waiting[edge.target]}
     seen: list[str] = []
-    at = next(iter(before))
-    while at not in seen:
-        seen.append(at)
-        at = before[at]
-    return [at, *reversed(seen[seen.index(at) :])]
+    vertex = next(iter(before))
+    while vertex not in seen:
+        seen.append(vertex)
+        vertex = before[vertex]
+    return [vertex, *reversed(seen[seen.index(vertex) :])]
 
 
 def _reachable(starts: Iterable[str], edges: Mapping[str, tuple[Edge, ...]], end: str) -> set[str]:
-    """Return the vertices reached from `starts` by following edges to the named end."""
-    found = set(starts)
-    queue = list(found)
+    """Return the vertices reached from `starts` by following edges to their `end`."""
+    reached = set(starts)
+    queue = list(reached)
     ahead = attrgetter(end)
     for name in queue:
         for head in map(ahead, edges[name]):
-            if head not in found:
-                found.add(head)
+            if head not in reached:
+                reached.add(head)
                 queue.append(head)
-    return found
+    return reached
 
 
 def _names(names: Iterable[str]) -> str:

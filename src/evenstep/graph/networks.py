@@ -1,4 +1,4 @@
-"""From a code to the graph of a whole network: stem, DAG, readout, named as the networks of evenstep-research are."""
+"""From a code to the graph of a whole network (stem, DAG, readout), named like the networks of evenstep-research."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evenstep.graph.model import Edge, Graph, Parameter, Vertex
 from evenstep.graph.operators import Activation, Average, Norm, Operator, Weight
 from evenstep.graph.windows import tap_coverage
 
-# No layer comes near; beyond, fans overflow a float.
+# Far larger than any layer; beyond it fans overflow a float.
 _LARGEST_SIZE = 10**12
 Order = Literal["pre", "post"]
 NormKind = Literal["none", "batch", "layer"]
@@ -22,7 +22,7 @@ NormKind = Literal["none", "batch", "layer"]
 
 @dataclass
 class _Sheet:
-    """Collect vertices, edges and parameters while a network is written down."""
+    """Collect vertices, edges and parameters while a graph is built."""
 
     vertices: dict[str, Vertex] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
@@ -54,7 +54,7 @@ class _Sheet:
 
 @dataclass(frozen=True)
 class _LayerKind:
-    """Say what a weight looks like: a matrix (kernel 1, no image) or a convolution that keeps the image's size."""
+    """Describe a kind of layer: a matrix (kernel 1, no image) or a convolution that keeps the image's size."""
 
     kernel: int = 1
     image: int = 0
@@ -85,7 +85,7 @@ class _LayerKind:
 
     @cache  # noqa: B019
     def operators(self, sizes: tuple[int, int], activation: str | None, first: bool) -> tuple[Operator, ...]:
-        """Return the operators of an edge: layers of one kind share them."""
+        """Return the operators of an edge; layers of one kind share them."""
         taps = self.kernel**2 if self.image else 1
         weight = Weight(
             sizes[0] * taps,
@@ -99,7 +99,7 @@ class _LayerKind:
         return (Activation(activation), weight) if first else (weight, Activation(activation))
 
     def coverage(self) -> float:
-        """Return the share of taps inside the image for a convolution that keeps its size."""
+        """Return the share of taps that fall inside the image, for a convolution that keeps the image's size."""
         if not self.image or self.kernel == 1:
             return 1.0
         half = (self.kernel // 2,) * 2
@@ -145,7 +145,7 @@ def dag_cnn_graph(
     """Return the graph of `spaces.DagCNN(code, ...)` on square images: convolutions, pooled linear readout."""
     _check(width=width, channels=channels, classes=classes, kernel_size=kernel_size, image_size=image_size)
     if kernel_size % 2 == 0:
-        raise InputError(f"kernel_size is {kernel_size}; an odd one keeps the image's size: give 1, 3, 5, 7, ...")
+        raise InputError(f"kernel_size is {kernel_size}; only odd ones keep the image's size: give 1, 3, 5, 7, ...")
     layer = _LayerKind(kernel=kernel_size, image=image_size, bias=bias)
     return _dag(code, layer, channels, width, classes, order, norm, activation)
 
@@ -155,15 +155,15 @@ def nasbench201_graph(
 ) -> Graph:
     """Return the graph of one NAS-Bench-201 cell between stem and readout: `spaces.NasBench201(cells=1, stages=1)`.
 
-    Convolutions are ReLU-Conv-BatchNorm, so a path's depth is its number of convolutions plus one for the ReLU in
-    front of the readout.
+    Convolutions are ReLU-Conv-BatchNorm, so a path's depth is its number of convolutions plus one for the ReLU before
+    the readout.
     """
     _check(channels=channels, inputs=inputs, classes=classes, image_size=image_size)
     wiring = parse_nasbench201_code(code).live()
     sheet = _Sheet()
     stem = _LayerKind(kernel=3, image=image_size, bias=False)
-    at = stem.weight(sheet, "input", "stem.conv", "stem.conv", (inputs, channels), activation=None)
-    sheet.norm(at, "0", "stem.norm", channels)
+    vertex = stem.weight(sheet, "input", "stem.conv", "stem.conv", (inputs, channels), activation=None)
+    sheet.norm(vertex, "0", "stem.norm", channels)
     for edge in wiring.edges:
         source, target, name = (
             str(edge.source),
@@ -180,8 +180,8 @@ def nasbench201_graph(
             layer.weight(sheet, source, middle, f"{name}.conv", (channels, channels), activation="relu")
             sheet.norm(middle, target, f"{name}.norm", channels)
     last = str(wiring.vertex_count - 1)
-    at = sheet.norm(last, f"{last}.norm", "norm", channels)
-    _pooled_readout(sheet, at, last, channels, classes, _LayerKind(image=image_size), activation="relu")
+    vertex = sheet.norm(last, f"{last}.norm", "norm", channels)
+    _pooled_readout(sheet, vertex, last, channels, classes, _LayerKind(image=image_size), activation="relu")
     return sheet.graph()
 
 
@@ -225,12 +225,12 @@ def _dag(
                 activation=activation,
                 first=pre,
             )
-    at = read.get(last, last)
+    vertex = read.get(last, last)
     if layer.image:
-        _pooled_readout(sheet, at, last, width, classes, layer, activation=activation if pre else None)
+        _pooled_readout(sheet, vertex, last, width, classes, layer, activation=activation if pre else None)
     else:
         _LayerKind(bias=layer.bias).weight(
-            sheet, at, "output", "readout", (width, classes), activation=activation if pre else None
+            sheet, vertex, "output", "readout", (width, classes), activation=activation if pre else None
         )
     return sheet.graph()
 
@@ -244,12 +244,12 @@ def _normed(sheet: _Sheet, wiring: Wiring, width: int, *, over_batch: bool) -> I
 
 
 def _pooled_readout(
-    sheet: _Sheet, at: str, last: str, width: int, classes: int, layer: _LayerKind, *, activation: str | None
+    sheet: _Sheet, vertex: str, last: str, width: int, classes: int, layer: _LayerKind, *, activation: str | None
 ) -> None:
     if activation:
-        at = sheet.edge(Edge(at, f"{last}.{activation}", (Activation(activation),)))
-    at = sheet.edge(Edge(at, "pooled", (Average(layer.image**2),)))
-    _LayerKind(bias=layer.bias).weight(sheet, at, "output", "readout", (width, classes), activation=None)
+        vertex = sheet.edge(Edge(vertex, f"{last}.{activation}", (Activation(activation),)))
+    vertex = sheet.edge(Edge(vertex, "pooled", (Average(layer.image**2),)))
+    _LayerKind(bias=layer.bias).weight(sheet, vertex, "output", "readout", (width, classes), activation=None)
 
 
 def _check(**sizes: int) -> None:

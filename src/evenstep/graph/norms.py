@@ -1,4 +1,4 @@
-"""Norms that are written out: a signal over its own root mean square is a norm, however it is computed."""
+"""Written-out norms: a signal divided by its own root mean square is a norm, however it is computed."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from evenstep.graph.expressions import values
 from evenstep.graph.model import Edge, Graph
 from evenstep.graph.operators import Activation, Average, Operator, RMSNorm, Scale, Steer, scaled
 
-# What a signal's root mean square is computed by, and then multiplied with (one over it) or divided by.
+# Functions that compute a signal's root mean square, or one over it.
 _ROOT_MEAN_SQUARE = (
     ["square", Average.op, "rsqrt"],
     ["square", Average.op, "sqrt", "reciprocal"],
     ["square", Average.op, "sqrt", Steer.op],
 )
 _ROOT = re.compile(r"(r?sqrt)\(([\d.e+-]+) \+ x\)")  # of a number and the mean square
-_LARGEST_EPSILON = 1e-2  # what is added under a root and changes nothing of a norm
+_LARGEST_EPSILON = 1e-2  # the largest number under a root that does not change a norm
 
 
 def with_norms(graph: Graph) -> Graph:
-    """Return the graph with a norm in the place of every signal over its own root mean square."""
-    found = {vertex.name: edge for vertex in graph.vertices if (edge := _norm(graph, vertex.name))}
-    if not found:
+    """Return the graph with every signal that is divided by its own root mean square replaced by a norm."""
+    norms = {vertex.name: edge for vertex in graph.vertices if (edge := _norm(graph, vertex.name))}
+    if not norms:
         return graph
-    vertices = [replace(vertex, merge="sum") if vertex.name in found else vertex for vertex in graph.vertices]
-    edges = [found.get(edge.target, edge) for edge in graph.edges]
+    vertices = [replace(vertex, merge="sum") if vertex.name in norms else vertex for vertex in graph.vertices]
+    edges = [norms.get(edge.target, edge) for edge in graph.edges]
     return Graph.build(
         vertices, dict.fromkeys(edges), inputs=graph.inputs, outputs=graph.outputs, parameters=graph.parameters
     ).live()
 
 
 def _norm(graph: Graph, vertex: str) -> Edge | None:
-    """Return the edge of a norm that two edges into a vertex stand for, None if they stand for none."""
+    """Return the norm that two edges into a vertex amount to, as an edge; None if they do not."""
     incoming = graph.incoming[vertex]
     if len(incoming) != 2:
         return None
@@ -54,7 +54,7 @@ def _norm(graph: Graph, vertex: str) -> Edge | None:
 
 
 def _centred(graph: Graph, vertex: str) -> Iterator[str]:
-    """Yield what a vertex is, less its mean, if it is that."""
+    """Yield the vertex whose mean a vertex has subtracted, if it is such a difference."""
     incoming = graph.incoming[vertex]
     if len(incoming) == 2 and graph.merge[vertex] == "sum":
         for signal, mean in (incoming, incoming[::-1]):
@@ -63,7 +63,7 @@ def _centred(graph: Graph, vertex: str) -> Iterator[str]:
 
 
 def _operators_since(graph: Graph, vertex: str, edge: Edge) -> list[Operator]:
-    """Return what lies on the one way from a vertex to the end of an edge; nothing if there is no such way."""
+    """Return the operators on the only path from a vertex to an edge's end; none if there is no such path."""
     operators = list(edge.operators)
     while edge.source != vertex:
         before = graph.incoming[edge.source]
@@ -75,7 +75,7 @@ def _operators_since(graph: Graph, vertex: str, edge: Edge) -> list[Operator]:
 
 
 def _names(operators: list[Operator]) -> list[str]:
-    """Name operators; scales and what is added under a root, which change nothing of a norm, are left out."""
+    """Name operators, leaving out scales and numbers under a root, which do not change a norm."""
     names = []
     for operator in operators:
         if isinstance(operator, Activation):
@@ -91,7 +91,7 @@ def _names(operators: list[Operator]) -> list[str]:
 
 
 def _of_one(operators: list[Operator]) -> float:
-    """Return what is multiplied with where every entry of the signal is one: the norm's factor."""
+    """Return the norm's factor: what operators make of a signal whose entries are all one."""
     value = 1.0
     for operator in operators:
         if isinstance(operator, Scale):
@@ -104,7 +104,7 @@ def _of_one(operators: list[Operator]) -> float:
 
 
 def _squares(name: str) -> bool:
-    """Say whether an activation is the square of its input times a number, which changes nothing of a norm either."""
+    """Return whether an activation squares its input, possibly times a number, which does not change a norm either."""
     if is_plain(name):
         return name == "square"
     inputs = np.array([-2.0, -0.5, 1.0, 3.0])

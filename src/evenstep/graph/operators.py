@@ -1,9 +1,9 @@
-"""What an edge can do to the signal it carries: one small value for each operator, which knows its own arithmetic.
+"""What an edge can do to its signal: one small value for each operator, which knows its own arithmetic.
 
-A signal is described by its mean and variance over units and examples. An operator says what it makes of them
-(`moments`), with what amplitude copies of a field pass it (`passes`; 0 where what leaves it is a new field), by how
-much it multiplies the variance of a small change (`slope`), what it adds to the length of a path (`length`), and what
-it is called (`words`). Whoever needs one of these asks the operator: the signal, the initialisation, the report.
+A signal is described by its mean and variance over units and examples. An operator says which moments its output has
+(`moments`), with what amplitude copies of a field pass it (`copy_amplitude`; 0 if its output is a new field), by how
+much it multiplies the variance of a small change (`slope`), how much it adds to the length of a path (`length`), and
+its name (`words`). The signal, the initialisation and the report all use these methods.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Moments(NamedTuple):
 
 
 STANDARD_GAUSSIAN = Moments(0.0, 1.0)  # a standard Gaussian
-_SMALLEST_GATE = 1e-6  # shares are ratios: how small a factor of zero counts as does not matter
+_SMALLEST_GATE = 1e-6  # what a factor of zero counts as: shares are ratios, so how small does not matter
 
 
 @dataclass(frozen=True, slots=True)
 class Operator(ABC):
-    """One operation on a signal; `depth` is the number of activations that it counts as on a path."""
+    """Describe an operation on a signal; `depth` is the number of activations that it counts as on a path."""
 
     op: ClassVar[str] = ""
     adds_field: ClassVar[bool] = False  # whether a new field joins the copy that passes
@@ -46,22 +46,22 @@ class Operator(ABC):
 
     @abstractmethod
     def moments(self, given: Moments) -> Moments:
-        """Return the moments of what leaves the operator."""
+        """Return the moments of the output."""
 
     def copy_amplitude(self) -> float:
-        """Return the amplitude of the coherent copy that passes; 0 where all that leaves is a new field."""
+        """Return the amplitude of the coherent copy that passes; 0 if the output is a new field."""
         return 0.0
 
     @abstractmethod
     def slope(self, given: Moments) -> float:
-        """Return the factor by which the variance of a small, independent change of the signal is multiplied."""
+        """Return the factor of the variance of a small, independent change of the signal."""
 
     def length(self, kernel_length: float) -> float:  # noqa: ARG002
-        """Return what the operator adds to the length of a path; `kernel_length` weighs a kernel's side beyond one."""
+        """Return what the operator adds to a path's length; a kernel of side k adds `kernel_length` (k - 1)."""
         return float(self.depth)
 
     def words(self) -> str:
-        """Return what the operator is called."""
+        """Return the operator's name, as people read it."""
         return self.op
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Operator(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Scale(Operator):
-    """Multiply by a fixed number: a coherent copy, `factor` times as large."""
+    """Multiply by a fixed number: the output is a coherent copy, `factor` times as large."""
 
     op: ClassVar[str] = "scale"
     factor: float = 1.0
@@ -89,27 +89,27 @@ class Scale(Operator):
         return self.factor**2
 
     def words(self) -> str:
-        """Name the factor where it is not one."""
+        """Name the factor if it is not one."""
         return "identity" if self.factor == 1.0 else f"times {self.factor:.4g}"
 
 
 @dataclass(frozen=True, slots=True)
 class Measured(Scale):
-    """Correct what was computed up to here by what a forward pass showed: the factor of the amplitude."""
+    """Correct the computed amplitude by a factor that a forward pass measured."""
 
     op: ClassVar[str] = "measured"
 
     def words(self) -> str:
-        """Say what was measured."""
+        """Say how much larger the second moment was measured."""
         return f"measured {self.factor**2:.3g} times as large"
 
 
 @dataclass(frozen=True, slots=True)
 class Gate(Operator):
-    """Multiply by a trained factor, or divide by it; `size` is its root mean square, signed, None if unknown.
+    """Multiply by a trained factor, or divide by it; `size` is its signed root mean square, None if unknown.
 
-    Weights are drawn as if the factor were one: who starts a branch small means it to start small. What flows at the
-    start is what the factor lets through; one that starts at zero lets as good as nothing through.
+    Weights are drawn as if the factor were one: whoever starts a branch small wants it to start small. The signal at
+    initialisation counts the factor as it starts; one that starts at zero lets practically nothing through.
     """
 
     op: ClassVar[str] = "gate"
@@ -118,12 +118,12 @@ class Gate(Operator):
 
     @property
     def opened(self) -> Scale:
-        """The factor one, of the same sign."""
+        """A factor of one with the same sign."""
         return Scale(-1.0 if self.size is not None and self.size < 0 else 1.0, depth=self.depth)
 
     @property
     def started(self) -> Scale:
-        """The factor as it starts; one where that is unknown."""
+        """The factor as it starts; one if that is unknown."""
         if self.size is None:
             return self.opened
         size = max(abs(self.size), _SMALLEST_GATE)
@@ -155,7 +155,7 @@ class Activation(Operator):
     depth: int = field(default=1, kw_only=True)
 
     def moments(self, given: Moments) -> Moments:
-        """Return the moments over a Gaussian of the given ones."""
+        """Return the moments for Gaussian input of the given moments."""
         mean, second = activations.moments(self.name, given.mean, given.variance)
         return Moments(mean, max(second - mean**2, 0.0) / self.window)
 
@@ -171,13 +171,13 @@ class Activation(Operator):
 
 @dataclass(frozen=True, slots=True)
 class Norm(Operator):
-    """Take the mean out and bring the variance to one; `over_batch` where the statistics are the batch's."""
+    """Subtract the mean and bring the variance to one; `over_batch` says whether the statistics are the batch's."""
 
     op: ClassVar[str] = "norm"
     over_batch: bool = False
 
     def moments(self, given: Moments) -> Moments:
-        """Return a new field of mean 0 and variance 1, or nothing of nothing."""
+        """Return a new field of mean 0 and variance 1; zero stays zero."""
         return Moments(0.0, 1.0 if given.variance > 0 else 0.0)
 
     def slope(self, given: Moments) -> float:
@@ -201,13 +201,13 @@ class RMSNorm(Norm):
         return 1.0 / given.second_moment if given.second_moment > 0 else 0.0
 
     def words(self) -> str:
-        """Say what it divides by."""
+        """Name the norm."""
         return "root mean square norm"
 
 
 @dataclass(frozen=True, slots=True)
 class Average(Operator):
-    """Take the mean over `window` positions: independent ones, or neighbours that are nearly `alike`."""
+    """Take the mean over `window` positions, which are independent or, as neighbours, nearly `alike`."""
 
     op: ClassVar[str] = "average"
     window: int = 1
@@ -215,19 +215,19 @@ class Average(Operator):
 
     @property
     def variance_kept(self) -> float:
-        """The share of the variance that is left."""
+        """The share of the variance that the mean keeps."""
         return 1.0 if self.correlated else 1.0 / self.window
 
     def moments(self, given: Moments) -> Moments:
-        """Keep the mean and what is left of the variance."""
+        """Keep the mean and a share of the variance."""
         return Moments(given.mean, self.variance_kept * given.variance)
 
     def copy_amplitude(self) -> float:
-        """Pass of every field what one position has in the mean: all of it where positions are alike."""
+        """Pass the part of a field that one position has in the mean: all of it if positions are alike."""
         return self.variance_kept
 
     def slope(self, given: Moments) -> float:  # noqa: ARG002
-        """Keep of a change what is left of the signal."""
+        """Reduce changes like the signal."""
         return self.variance_kept
 
     def words(self) -> str:
@@ -243,7 +243,7 @@ class RunningSum(Operator):
     window: int = 1
 
     def moments(self, given: Moments) -> Moments:
-        """Return the moments over all places: after t entries mean and variance are t times as large."""
+        """Return the moments over all entries: mean and variance of the t-th are t times as large."""
         places = (self.window + 1) / 2
         squares = (self.window + 1) * (2 * self.window + 1) / 6
         mean = places * given.mean
@@ -266,7 +266,7 @@ class LogSoftmax(Operator):
     entries: int = 1
 
     def moments(self, given: Moments) -> Moments:
-        """Return the moments for many entries, whose sum of exponentials hardly fluctuates."""
+        """Return the moments for many entries, for which the sum of exponentials hardly fluctuates."""
         return Moments(-math.log(self.entries) - given.variance / 2, given.variance)
 
     def slope(self, given: Moments) -> float:  # noqa: ARG002
@@ -280,14 +280,14 @@ class LogSoftmax(Operator):
 
 @dataclass(frozen=True, slots=True)
 class Dropout(Operator):
-    """Set a part of the entries (`rate`) to zero at random and make the others larger, so that the mean stays."""
+    """Set a share of the entries (`rate`) to zero at random and scale up the others, so that the mean stays."""
 
     op: ClassVar[str] = "dropout"
     adds_field: ClassVar[bool] = True
     rate: float = 0.0
 
     def moments(self, given: Moments) -> Moments:
-        """Keep the mean; the second moment grows by one over the part that is left."""
+        """Keep the mean; divide the second moment by the share of entries that is left."""
         return Moments(given.mean, given.second_moment / (1.0 - self.rate) - given.mean**2)
 
     def copy_amplitude(self) -> float:
@@ -295,7 +295,7 @@ class Dropout(Operator):
         return 1.0
 
     def slope(self, given: Moments) -> float:  # noqa: ARG002
-        """Make changes larger like the signal."""
+        """Scale changes up like the signal."""
         return 1.0 / (1.0 - self.rate)
 
     def words(self) -> str:
@@ -305,7 +305,7 @@ class Dropout(Operator):
 
 @dataclass(frozen=True, slots=True)
 class Padding(Operator):
-    """Join zeros to a signal, which then is the part `kept` of all entries."""
+    """Append zeros to a signal, which is then the share `kept` of all entries."""
 
     op: ClassVar[str] = "padding"
     kept: float = 1.0
@@ -316,7 +316,7 @@ class Padding(Operator):
         return Moments(mean, self.kept * given.second_moment - mean**2)
 
     def copy_amplitude(self) -> float:
-        """Pass copies where there is a signal."""
+        """Pass copies in the entries that are signal."""
         return math.sqrt(self.kept)
 
     def slope(self, given: Moments) -> float:  # noqa: ARG002
@@ -330,10 +330,10 @@ class Padding(Operator):
 
 @dataclass(frozen=True, slots=True)
 class Offset(Operator):
-    """Add fixed numbers of this mean and deviation, the same for all examples.
+    """Add fixed numbers of this mean and standard deviation, the same for all examples.
 
-    A `table` is the trained parameter that they are, where it starts at random: it is drawn no larger than the signal,
-    which it would drown.
+    If the numbers are a trained parameter that starts at random, `table` names it: it is drawn no larger than the
+    signal, so that it does not drown it.
     """
 
     op: ClassVar[str] = "offset"
@@ -343,7 +343,7 @@ class Offset(Operator):
     table: str = ""
 
     def std_beside(self, given: Moments) -> float:
-        """Return the deviation next to a signal; where there is none to drown it stays as it is.
+        """Return the standard deviation to draw, given the signal; unchanged if there is no signal to drown.
 
         >>> offset = Offset(std=1.0, table="positions")
         >>> [offset.std_beside(Moments(0.0, variance)) for variance in (0.01, 4.0)]
@@ -368,13 +368,13 @@ class Offset(Operator):
         """Say what is added."""
         if self.std == 0.0:
             return f"plus {self.mean:.4g}"
-        limit = ", or the signal's where that is less" if self.table else ""
+        limit = ", or the signal's if that is less" if self.table else ""
         return f"plus numbers of mean {self.mean:.4g}, std {self.std:.4g}{limit}"
 
 
 @dataclass(frozen=True, slots=True)
 class Slice(Operator):
-    """Take entries out of a signal: of its size, and independent of the entries that are left."""
+    """Take entries out of a signal: they have its moments and are independent of the others."""
 
     op: ClassVar[str] = "slice"
 
@@ -410,12 +410,12 @@ class Maximum(Operator):
 
 @dataclass(frozen=True, slots=True)
 class Steer(Operator):
-    """Say where the target's signal goes, not how large it is: queries and keys of attention, states of a cell."""
+    """Decide where the target's signal goes, not how large it is: queries and keys of attention, states of a cell."""
 
     op: ClassVar[str] = "steer"
 
     def moments(self, given: Moments) -> Moments:  # noqa: ARG002
-        """Bring nothing."""
+        """Add nothing."""
         return Moments(0.0, 0.0)
 
     def slope(self, given: Moments) -> float:  # noqa: ARG002
@@ -446,7 +446,7 @@ class _Unchanged(Operator):
 
 @dataclass(frozen=True, slots=True)
 class Unknown(_Unchanged):
-    """Stand for an operator that was let through on request: outside the theory, taken as a copy."""
+    """Stand for an unknown operator that was let through on request and is taken as a copy."""
 
     op: ClassVar[str] = "unknown"
     name: str = ""
@@ -458,19 +458,19 @@ class Unknown(_Unchanged):
 
 @dataclass(frozen=True, slots=True)
 class ConcatBlock(_Unchanged):
-    """Be one block of a concatenation, `fraction` of its entries; the concatenation weighs it."""
+    """Mark a block of a concatenation, `fraction` of its entries; the concatenation applies the fraction."""
 
     op: ClassVar[str] = "concat_block"
     fraction: float = 1.0
 
     def words(self) -> str:
-        """Say how much of the whole."""
+        """Say which share of the entries it is."""
         return f"{100 * self.fraction:.3g} % of the entries"
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction(_Unchanged):
-    """Be one factor of a product that is summed over `terms` entries, as in a matrix product of two signals."""
+    """Mark a factor of a product that is summed over `terms` entries, as in a matrix product of two signals."""
 
     op: ClassVar[str] = "contraction"
     terms: int = 1
@@ -482,12 +482,12 @@ class Contraction(_Unchanged):
 
 @dataclass(frozen=True, slots=True)
 class Weight(Operator):
-    """Multiply by a drawn, independent, zero-mean weight: what leaves it is a new field.
+    """Multiply by an independent weight of mean zero: the output is a new field.
 
-    `fan_in` and `fan_out` count what one output unit reads and one input unit feeds, in its group, kernel positions
-    included; `kernel_size` is the geometric mean of a kernel's sides and `kernel_axes` the number of axes it slides
-    along; `patches` marks a kernel whose steps are as long as itself, so that it reads every entry once. `gain` is the
-    second moment it passes besides its draw: the share of a kernel's taps that meet no padding.
+    `fan_in` counts the entries that an output unit reads and `fan_out` those that an input unit feeds, within its group
+    and including kernel taps; `kernel_size` is the geometric mean of a kernel's sides and `kernel_axes` the number of
+    axes it slides along; `patches` marks a kernel with a stride of its own size, which reads every entry once. `gain`
+    is a factor of the second moment apart from the weights: the share of a kernel's taps that meet no padding.
     """
 
     op: ClassVar[str] = "weight"
@@ -501,30 +501,30 @@ class Weight(Operator):
 
     @property
     def taps(self) -> float:
-        """The positions of the kernel: 1 for a matrix."""
+        """The number of kernel taps: 1 for a matrix."""
         return self.kernel_size**self.kernel_axes
 
     @property
     def units_in(self) -> float:
-        """What one output unit reads, kernel positions aside."""
+        """The number of units that one output unit reads, without kernel taps."""
         return self.fan_in / self.taps
 
     @property
     def units_out(self) -> float:
-        """What one input unit feeds, kernel positions aside."""
+        """The number of units that one input unit feeds, without kernel taps."""
         return self.fan_out if self.patches else self.fan_out / self.taps
 
     @property
     def slides(self) -> bool:
-        """Whether it is a kernel that slides over positions, one step or a few at a time."""
+        """Whether it is a kernel that slides over positions with overlap."""
         return self.kernel_axes > 0 and not self.patches
 
     def output_moments(self, variance: float) -> Moments:
-        """Return the moments of what leaves, where the matrix product with what is read has this variance."""
+        """Return the moments of the output if the matrix product has this variance."""
         return Moments(0.0, variance)
 
     def moments(self, given: Moments) -> Moments:
-        """Return what a weight of fan_in * var(W) = 1 makes; how large it really is, the initialisation says."""
+        """Return the moments for a weight of fan_in * var(W) = 1; the initialisation sets its real size."""
         return self.output_moments(self.gain * given.second_moment)
 
     def slope(self, given: Moments) -> float:  # noqa: ARG002
@@ -532,7 +532,7 @@ class Weight(Operator):
         return self.gain
 
     def length(self, kernel_length: float) -> float:
-        """Count a kernel of side k as k weights, one of them in the activation it stands beside."""
+        """Count a kernel of side k as k - 1 further weights: its activation counts as the first."""
         return self.depth + (0.0 if self.patches else kernel_length * (self.kernel_size - 1.0))
 
 
@@ -545,7 +545,7 @@ class Recurrent(Weight):
     depth: int = field(default=1, kw_only=True)
 
     def output_moments(self, variance: float) -> Moments:  # noqa: ARG002
-        """Return the stationary moments of the block's output, its gates fed unit Gaussians."""
+        """Return the stationary moments of the block's output if its gates read unit Gaussians."""
         return Moments(0.0, activations.recurrent_second_moment(self.kind))
 
     def words(self) -> str:
@@ -566,14 +566,14 @@ def scaled(factor: float) -> tuple[Operator, ...]:
 
 
 def moments_of(operators: Iterable[Operator], given: Moments) -> Moments:
-    """Return the moments of a signal after operators, one after the other."""
+    """Return the moments of a signal after a sequence of operators."""
     for operator in operators:
         given = operator.moments(given)
     return given
 
 
 def slope_of(operators: Iterable[Operator], given: Moments) -> float:
-    """Return the factor by which the variance of a small change grows through operators."""
+    """Return the factor of the variance of a small change through a sequence of operators."""
     slope = 1.0
     for operator in operators:
         slope *= operator.slope(given)
@@ -582,7 +582,7 @@ def slope_of(operators: Iterable[Operator], given: Moments) -> float:
 
 
 def operator_of(values: Mapping[str, Any]) -> Operator:
-    """Rebuild an operator from `to_dict`, or raise if a field is invalid."""
+    """Rebuild an operator from the output of `to_dict`; raise if a field is invalid."""
     op = values.get("op")
     if not isinstance(op, str) or op not in OPERATORS:
         raise GraphError(f"an edge has the operator {op!r}; choose one of {', '.join(sorted(OPERATORS))}")

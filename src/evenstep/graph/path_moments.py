@@ -1,4 +1,4 @@
-"""Exact path moments: how many paths there are and how deep, without enumerating them (`eq:lr_dag`)."""
+"""Exact path moments: how many paths there are and how deep they are, without enumerating them (`eq:lr_dag`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from evenstep.graph.model import Graph
 
 @dataclass(frozen=True, slots=True)
 class PathMoments:
-    """Sum the powers of path depths: `count`, `m1`, `m2`, `m3` are the sums of L_p^0 to L_p^3 over all paths p."""
+    """Hold the sums of powers of path depths: `count`, `m1`, `m2`, `m3` sum L_p^0 to L_p^3 over all paths p."""
 
     count: int
     m1: int
@@ -17,7 +17,7 @@ class PathMoments:
     m3: int
 
     def shifted(self, depth: int) -> PathMoments:
-        """Return the moments of the same paths, each deeper by `depth`: binomial expansion of (L_p + depth)^k.
+        """Return the moments of the same paths, each deeper by `depth`, by binomial expansion of (L_p + depth)^k.
 
         >>> PathMoments(1, 1, 1, 1).shifted(1)
         PathMoments(count=1, m1=2, m2=4, m3=8)
@@ -36,20 +36,20 @@ class PathMoments:
 def path_moments(graph: Graph) -> PathMoments:
     """Return the exact moments over all paths from an input to an output, in one topological pass.
 
-    Linear in edges; Python integers, so counts of hundreds of digits stay exact.
+    It takes time linear in the number of edges; Python integers keep counts of hundreds of digits exact.
     """
     graph = graph.live()
-    # Sums of the sources' moments by edge depth first, shifted once per depth: most edges share one depth, and a
-    # shift costs ten times an addition.
+    # Add up the sources' moments by edge depth and shift each sum once: most edges share one depth, and a shift costs
+    # ten times as much as an addition.
     totals: dict[str, dict[int, list[int]]] = {vertex.name: {} for vertex in graph.vertices}
     for name in graph.inputs:
         totals[name][0] = [1, 0, 0, 0]
-    found: dict[str, PathMoments] = {}
+    moments: dict[str, PathMoments] = {}
     outgoing = graph.outgoing
     for vertex in graph.vertices:
-        at = _joined(totals.pop(vertex.name))
-        found[vertex.name] = at
-        count, m1, m2, m3 = at.count, at.m1, at.m2, at.m3
+        joined = _joined(totals.pop(vertex.name))
+        moments[vertex.name] = joined
+        count, m1, m2, m3 = joined.count, joined.m1, joined.m2, joined.m3
         for edge in outgoing[vertex.name]:
             slots = totals[edge.target]
             slot = slots.get(edge.depth)
@@ -60,7 +60,7 @@ def path_moments(graph: Graph) -> PathMoments:
                 slot[1] += m1
                 slot[2] += m2
                 slot[3] += m3
-    return _added([found[name] for name in graph.outputs])
+    return _added([moments[name] for name in graph.outputs])
 
 
 def _joined(by_depth: dict[int, list[int]]) -> PathMoments:

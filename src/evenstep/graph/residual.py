@@ -1,13 +1,12 @@
 """Which sums are residual additions, where their branches end, and how deep a network is.
 
-A *residual addition* is a sum of a signal that is carried there unchanged in kind (a skip, with whatever pools or
-fixed factors lie on it) and of branches: signals that were made from the carried one by weights. Where every summand
-ends in a weight of its own, as with a convolution on the shortcut, the summands with the fewest weights between the
-input and the sum are carried, and the others are branches.
+A *residual addition* is the sum of a carried signal (a skip, possibly with pools or fixed factors) and of branches,
+which weights made from that signal. If every summand has a weight of its own, as with a convolution on the shortcut,
+the summands with the fewest weights between the input and the sum are carried, and the others are branches.
 
-A branch *ends* in the last weights, or the last gains of a norm, before its sum: a factor of the branch can be put into
-them. It passes what commutes with a factor above zero on the way: skips, averages, dropout, ReLUs. It cannot pass other
-activations, a norm without gains, or a signal that something else reads too.
+A branch *ends* in the last weights, or the last gains of a norm, before its sum: a factor of the branch can be folded
+into them. On its way back from the sum the factor passes operators that commute with it: skips, averages, dropout,
+ReLUs. It cannot pass other activations, a norm without gains, or a signal that is also read elsewhere.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ _LINEAR = (Scale, Gate, Average, ConcatBlock, Contraction, Dropout, Maximum, Pad
 
 @dataclass(frozen=True)
 class Residuals:
-    """Hold a live graph's residual additions, and by their index in `graph.edges` the edges of their branches.
+    """Hold a live graph's residual additions, and the edges of their branches by index in `graph.edges`.
 
-    `ends` are the edges whose weights or gains a factor of a branch can be put into, `inside` all edges that lie on
-    branches: the output is reached from them through a branch alone. `blocked` says for sums why a branch has no end.
+    `ends` are the edges whose weights or gains can take a factor of their branch, `inside` all edges on branches, from
+    which the output is reached only through a branch. `blocked` gives, for sums with such a branch, why it has no end.
     """
 
     sums: tuple[str, ...]
@@ -56,8 +55,8 @@ def residuals(graph: Graph) -> Residuals:
     """Return the residual additions of a live graph.
 
     >>> graph = Graph.from_edges([("x", "a", "weight"), ("a", "b", "weight"), ("a", "b", "skip"), ("b", "y", "weight")])
-    >>> found = residuals(graph)
-    >>> found.sums, sorted(found.ends)
+    >>> branches = residuals(graph)
+    >>> branches.sums, sorted(branches.ends)
     (('b',), [1])
     """
     walk = _Walk(graph)
@@ -66,11 +65,11 @@ def residuals(graph: Graph) -> Residuals:
     branches: set[int] = set()
     blocked: dict[str, str] = {}
     for vertex in graph.vertices:
-        found = walk.branches_of(vertex.name)
-        if not found:
+        ends_of = walk.branches_of(vertex.name)
+        if not ends_of:
             continue
         sums.append(vertex.name)
-        for edge_index, end in found.items():
+        for edge_index, end in ends_of.items():
             branches.add(edge_index)
             ends |= end.edges
             if end.blocked:
@@ -82,7 +81,7 @@ def residuals(graph: Graph) -> Residuals:
 
 
 def hidden_depth(graph: Graph, positions: Mapping[int, LayerPosition]) -> int:
-    """Return the most hidden weights that lie on one path."""
+    """Return the largest number of hidden weights on one path."""
     before = dict.fromkeys((vertex.name for vertex in graph.vertices), 0)
     for edge_index, edge in _in_order(graph):
         here = before[edge.source] + (positions.get(edge_index) == "hidden")
@@ -91,14 +90,14 @@ def hidden_depth(graph: Graph, positions: Mapping[int, LayerPosition]) -> int:
 
 
 def shortest_depth(graph: Graph, sums: Iterable[str]) -> int:
-    """Return the length of the shortest path to an output: its weights, and those of the `sums` that it passes."""
+    """Return the length of the shortest path to an output: its weights plus the `sums` that it passes."""
     before = _fewest_weights(graph, frozenset(sums))
     return min(before[name] for name in graph.outputs)
 
 
 @dataclass(frozen=True)
 class _End:
-    """Hold where a summand comes from: the edges that it ends in, or why it has none, or where it is carried from."""
+    """Hold where a summand comes from: the edges that it ends in, why it has none, or where it is carried from."""
 
     edges: frozenset[int] = frozenset()
     blocked: str = ""
@@ -114,7 +113,7 @@ class _Walk:
         self.numbers = {id(edge): edge_index for edge_index, edge in enumerate(graph.edges)}
         self.places = {vertex.name: place for place, vertex in enumerate(graph.vertices)}
         self.fewest = _fewest_weights(graph, frozenset())
-        self.upstream: dict[str, int] = {}  # the vertices from which each one is reached, as bits
+        self.upstream: dict[str, int] = {}  # the vertices from which each vertex is reached, as bits
         for vertex in graph.vertices:
             bits = 1 << self.places[vertex.name]
             for edge in graph.incoming[vertex.name]:
@@ -122,7 +121,7 @@ class _Walk:
             self.upstream[vertex.name] = bits
 
     def branches_of(self, vertex: str) -> dict[int, _End]:
-        """Return where the branches that are added at a vertex end, by the edge that brings each; none elsewhere."""
+        """Return where the branches added at a vertex end, by incoming edge; empty if the vertex adds none."""
         incoming = [edge for edge in self.graph.incoming[vertex] if not edge.steers]
         if self.graph.merge[vertex] != "sum" or len(incoming) < 2:
             return {}
@@ -144,7 +143,7 @@ class _Walk:
         }
 
     def end_of(self, edge: Edge) -> _End:
-        """Return where what an edge brings ends."""
+        """Return where the summand that an edge brings ends."""
         edge_index = self.numbers[id(edge)]
         if edge.weight is not None:
             if isinstance(edge.weight, Recurrent):
@@ -163,7 +162,7 @@ class _Walk:
         if not alone or not incoming:
             return _End(carried=vertex)
         ends = [self.end_of(edge) for edge in incoming]
-        if self.graph.merge[vertex] == "product":  # one factor takes it
+        if self.graph.merge[vertex] == "product":  # one of its factors takes the branch's factor
             return next((end for end in ends if end.edges), _End(carried=vertex))
         if any(end.carried for end in ends):
             return ends[0] if len(ends) == 1 else _End(carried=vertex)
@@ -187,7 +186,7 @@ class _Walk:
 
 
 def _stop(operators: Iterable[Operator]) -> str:
-    """Return the words of the first operator that a factor does not commute with, nothing if there is none."""
+    """Return the name of the first operator that a factor does not commute with; '' if there is none."""
     for operator in operators:
         if isinstance(operator, Activation):
             if operator.name.partition(":")[0] not in HOMOGENEOUS:
@@ -198,7 +197,7 @@ def _stop(operators: Iterable[Operator]) -> str:
 
 
 def _fewest_weights(graph: Graph, sums: frozenset[str]) -> dict[str, int]:
-    """Return the fewest weights, and `sums`, on a path from an input to every vertex."""
+    """Return the smallest number of weights and `sums` on a path from an input to each vertex."""
     fewest: dict[str, int] = {}
     for vertex in graph.vertices:
         ways = [
@@ -213,6 +212,6 @@ def _fewest_weights(graph: Graph, sums: frozenset[str]) -> dict[str, int]:
 
 
 def _in_order(graph: Graph) -> list[tuple[int, Edge]]:
-    """Return all edges with their index, those into a vertex before those out of it."""
+    """Return all edges with their index, incoming edges of a vertex before its outgoing ones."""
     places = {vertex.name: place for place, vertex in enumerate(graph.vertices)}
     return sorted(enumerate(graph.edges), key=lambda pair: places[pair[1].source])

@@ -1,4 +1,4 @@
-"""Which weights read the input, which give the output, and what every edge and parameter is used for."""
+"""Which weights read the input, which give the output, and what each parameter is used for."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _TRANSPARENT = (Scale, Gate, Activation, Average, Maximum, Slice)
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Name where the DAG ends and a readout begins.
+    """Say where the DAG ends and a readout begins.
 
-    `vertex` is the last vertex where signals join, or a weight or norm lands, before the output; `edges_to_readout`
-    lead from there to what the readout reads (pools, activations, reshapes), and `remaining_depth` counts the
-    activations still to come. `edge_index` is the readout's weight edge, None where a network ends without one.
+    `vertex` is the last vertex before the output where signals join or a weight or norm ends; `edges_to_readout` lead
+    from there to the readout's input (pools, activations, reshapes), and `remaining_depth` counts the activations after
+    `vertex`. `edge_index` is the readout's weight edge; None if the network ends without one.
     """
 
     vertex: str
@@ -30,7 +30,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Roles:
-    """Hold the position of every weight edge (by its index in `graph.edges`), the heads, and parameters' edges."""
+    """Hold the position of every weight edge (by index in `graph.edges`), the heads, and each parameter's edges."""
 
     positions: Mapping[int, LayerPosition]
     heads: tuple[Head, ...]
@@ -38,7 +38,7 @@ class Roles:
     parameters: Mapping[str, Parameter]
 
     def position_of(self, parameter: str) -> LayerPosition:
-        """Return where a parameter stands: a readout if any of its uses is one, else at the input if any is there."""
+        """Return a parameter's position: readout if any of its uses is one, else input if any use is there."""
         uses = {self.positions[i] for i in self.edges_of.get(parameter, ()) if i in self.positions}
         return "readout" if "readout" in uses else "input" if "input" in uses else "hidden"
 
@@ -46,8 +46,8 @@ class Roles:
 def roles(graph: Graph) -> Roles:
     """Return the roles in a live graph.
 
-    A weight is a readout if the output is reached from it through neither another weight nor a norm on any path;
-    it is at the input if no weight lies before it. The only weight of a linear model counts as its readout.
+    A weight is a readout if no path from it to the output passes another weight or a norm; it is at the input if no
+    weight comes before it. The only weight of a linear model counts as its readout.
     """
     has_weight_before = vertices_whose_paths_meet(
         graph, lambda edge: edge.weight is not None, forward=False, every=False

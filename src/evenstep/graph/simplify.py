@@ -1,6 +1,6 @@
-"""Simplify a finely traced graph into the paper's picture: sums as one vertex, weight and activation as one edge.
+"""Simplify a finely traced graph to the paper's form: one vertex for each sum, one edge for weight and activation.
 
-None of the steps changes the function, its paths or their depths.
+No step changes the function, its paths or their depths.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from evenstep.graph.operators import Activation, Dropout, Gate, Offset, Operator
 
 
 def simplified(graph: Graph) -> Graph:
-    """Return the graph with nested sums flattened, and activations and signs folded into the weights beside them.
+    """Return the graph with nested sums flattened, and activations and signs folded into neighbouring weights.
 
-    An activation that only weights read joins each of them (order pre); what is left joins the weight before it (order
-    post). A network that sums activations and nowhere pre-activations is of order post throughout. Where there are
-    gates nothing is folded: whether a weight meets a sum through one depends on what the gate counts as.
+    An activation that only weights read joins each of them (order pre); others join the weight before them (order
+    post). A network that only sums activations, never pre-activations, has order post throughout. A graph with gates is
+    not folded: whether a weight meets a sum through a gate depends on what the gate counts as.
     """
     work = _Work.of(graph)
     names = [vertex.name for vertex in graph.vertices]
@@ -44,12 +44,12 @@ def simplified(graph: Graph) -> Graph:
 
 
 def has_gates(graph: Graph) -> bool:
-    """Say whether the graph has trained factors that nothing is put in the place of yet."""
+    """Return whether the graph has trained factors that no number has replaced yet."""
     return any(isinstance(operator, Gate) for edge in graph.edges for operator in edge.operators)
 
 
 def gates_replaced(graph: Graph, factor: Callable[[Gate], Scale]) -> Graph:
-    """Return the graph with a number in the place of every gate; edges keep their order."""
+    """Return the graph with every gate replaced by a number; edges keep their order."""
 
     def replaced(edge: Edge) -> Edge:
         operators = (factor(operator) if isinstance(operator, Gate) else operator for operator in edge.operators)
@@ -59,12 +59,12 @@ def gates_replaced(graph: Graph, factor: Callable[[Gate], Scale]) -> Graph:
 
 
 def with_gates(graph: Graph, factor: Callable[[Gate], Scale]) -> Graph:
-    """Return the graph with a number in the place of every gate, simplified further; itself if it has none."""
+    """Return the graph with every gate replaced by a number, and simplified further; itself if it has no gates."""
     return simplified(gates_replaced(graph, factor)) if has_gates(graph) else graph
 
 
 def with_tables_as_they_are(graph: Graph, names: Collection[str]) -> Graph:
-    """Return the graph in which the tables of these names are added as large as they start."""
+    """Return the graph in which the named tables are added as large as they start."""
 
     def kept(operator: Operator) -> Operator:
         return replace(operator, table="") if isinstance(operator, Offset) and operator.table in names else operator
@@ -75,7 +75,7 @@ def with_tables_as_they_are(graph: Graph, names: Collection[str]) -> Graph:
 
 @dataclass
 class _Work:
-    """Edges in progress, by number, seen from both ends; insertion order keeps the summands' order."""
+    """Hold edges in progress by number and by both ends; insertion order keeps the summands' order."""
 
     incoming: dict[str, dict[int, Edge]]
     outgoing: dict[str, dict[int, Edge]]
@@ -107,7 +107,7 @@ class _Work:
         del self.outgoing[vertex]
 
     def sums_activations_only(self) -> bool:
-        """Say whether activations meet in sums, and weights without an activation after them do not."""
+        """Return whether activations meet in sums while weights without a following activation do not."""
         met = {
             type(edge.operators[-1])
             for name in self.sums
@@ -121,7 +121,7 @@ class _Work:
         return vertex in self.incoming and vertex in self.sums and vertex not in self.ends
 
     def fold_before(self, vertex: str) -> None:
-        """Fold a lone activation into the weights that read it."""
+        """Fold an activation into the weights that read it, if nothing else does."""
         if not self._inner_sum(vertex) or len(self.incoming[vertex]) != 1 or not self.outgoing[vertex]:
             return
         ((number, activation),) = self.incoming[vertex].items()
@@ -137,7 +137,7 @@ class _Work:
         self.drop(vertex)
 
     def chain(self, vertex: str) -> None:
-        """Make one of two factors in a row, such as scale and mean mask of a path that may be dropped."""
+        """Merge two consecutive factors, such as the scale and the mean mask of a path that may be dropped."""
         if not self._inner_sum(vertex) or len(self.incoming[vertex]) != 1 or len(self.outgoing[vertex]) != 1:
             return
         ((before, first),) = self.incoming[vertex].items()
@@ -152,7 +152,7 @@ class _Work:
         self.drop(vertex)
 
     def follow(self, vertex: str) -> None:
-        """Join dropout, padding or fixed numbers that are added to the edge before: they belong to what they follow."""
+        """Join dropout, padding or added fixed numbers to the edge that they follow."""
         if not self._inner_sum(vertex) or len(self.incoming[vertex]) != 1 or len(self.outgoing[vertex]) != 1:
             return
         ((before, first),) = self.incoming[vertex].items()
@@ -166,9 +166,9 @@ class _Work:
         self.drop(vertex)
 
     def absorb(self, vertex: str) -> None:
-        """Fold a sign, or a parameter that is added (a bias written out), into the one weight before it.
+        """Fold a sign, or an added parameter (a written-out bias), into the single weight before it.
 
-        A weight's field is as good as its negative. Other factors stay: the weight is sized without them.
+        The negative of a weight's field has the same statistics. Other factors stay: the weight is sized without them.
         """
         if not self._inner_sum(vertex) or len(self.incoming[vertex]) != 1 or len(self.outgoing[vertex]) != 1:
             return
@@ -184,7 +184,7 @@ class _Work:
         self.drop(vertex)
 
     def splice(self, vertex: str) -> None:
-        """Hand the summands of a sum that only feeds another sum on to that sum."""
+        """Move the summands of a sum that only feeds another sum to that sum."""
         if not self._inner_sum(vertex) or len(self.outgoing[vertex]) != 1:
             return
         ((number, out),) = self.outgoing[vertex].items()
@@ -197,7 +197,7 @@ class _Work:
         self.drop(vertex)
 
     def fold_after(self, vertex: str) -> None:
-        """Fold an activation into the one weight before it."""
+        """Fold an activation into the single weight before it."""
         if not self._inner_sum(vertex) or len(self.incoming[vertex]) != 1 or len(self.outgoing[vertex]) != 1:
             return
         ((before, weight),) = self.incoming[vertex].items()
@@ -213,19 +213,19 @@ class _Work:
 
 
 def _activates(edge: Edge) -> bool:
-    """Say whether an edge is one activation of single entries, and what follows it."""
+    """Return whether an edge is one activation of single entries, possibly with operators that only follow."""
     if not edge.operators or not _only_follows(edge.operators[1:]):
         return False
     return type(edge.operators[0]) is Activation and edge.operators[0].window == 1
 
 
 def _is_bare_weight(edge: Edge) -> bool:
-    """Say whether an edge is a weight, and what follows it."""
+    """Return whether an edge is a weight, possibly with operators that only follow."""
     return bool(edge.operators) and type(edge.operators[0]) is Weight and _only_follows(edge.operators[1:])
 
 
 def _ends_in_weight(edge: Edge) -> bool:
-    """Say whether nothing follows an edge's weight."""
+    """Return whether nothing follows an edge's weight."""
     return bool(edge.operators) and type(edge.operators[-1]) is Weight
 
 
@@ -234,5 +234,5 @@ def _only_follows(operators: tuple[Operator, ...]) -> bool:
 
 
 def _only_scales(edge: Edge) -> bool:
-    """Say whether an edge is a skip or a fixed factor, and uses no parameters."""
+    """Return whether an edge is a skip or a fixed factor, without parameters."""
     return not edge.parameters and all(type(o) is Scale and not o.depth for o in edge.operators)

@@ -1,4 +1,4 @@
-"""What zero padding takes away: how many taps of a sliding window meet the signal."""
+"""The effect of zero padding: how many taps of a sliding window meet the signal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def transposed_coverage(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> float:
-    """Return the share of a transposed kernel's taps that an output position meets, averaged over positions.
+    """Return the share of a transposed kernel's taps that reach an output position, averaged over positions.
 
     >>> transposed_coverage((8, 8), (2, 2), (16, 16), stride=(2, 2), padding=(0, 0), dilation=(1, 1))
     0.25

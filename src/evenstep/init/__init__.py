@@ -1,4 +1,4 @@
-"""How large the weights start: `conserve`, `degree` (the paper's `eq:dag_init`), `he`, `keep`. No torch."""
+"""How weights are initialised: `conserve`, `degree` (the paper's `eq:dag_init`), `he`, `keep`. No torch."""
 
 from evenstep.init.conserve import Conserve
 from evenstep.init.degree import Degree

@@ -14,8 +14,8 @@ class He(MeanFieldReadout):
     """Draw every hidden weight with variance `gain` / fan_in."""
 
     name: str = field(default="he", kw_only=True)
-    gain: float = 2.0  # what undoes the ReLU's halving (He et al. 2015)
+    gain: float = 2.0  # compensates for ReLU (He et al. 2015)
 
     def size_hidden(self, graph: Graph, incoming: IncomingWeights) -> Sizes:  # noqa: ARG002
         """Size all weights alike."""
-        return equal_sizes(incoming, self.gain, f"{self.gain:g}/fan_in (he)")
+        return equal_sizes(incoming, self.gain, f"variance {self.gain:g}/fan_in (he)")

@@ -1,6 +1,6 @@
-"""What an initialisation is: a value that owns its numbers and sizes the weights that meet at a vertex.
+"""What an initialisation is: a value that holds its constants and sizes the weights that meet at a vertex.
 
-All that draw weights treat tied ones alike. Each adds its own way to size hidden weights, by fan_in * var(W).
+Initialisations that draw weights treat tied ones alike and differ in how they size hidden weights, by fan_in * var(W).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from evenstep.graph.roles import Head
 from evenstep.signal import IncomingWeights, VertexSignal
 
 Tied = Literal["smallest", "largest"]
-# For each weight edge that reaches a vertex: fan_in * var(W), and why.
+# For each weight edge into a vertex: fan_in * var(W), and why.
 Sizes = tuple[list[float], list[str]]
-_SMALLEST_VARIANCE = 1e-12  # shares are ratios: how small a weight of zero counts as does not matter
+_SMALLEST_VARIANCE = 1e-12  # what a weight of zero counts as: shares are ratios, so how small does not matter
 
 
 @dataclass(frozen=True)
 class Initialisation(ABC):
-    """Say how weights start; trained factors that multiply signals are taken as one."""
+    """Say how weights are initialised; trained factors that multiply signals count as one."""
 
     name: str = field(default="", kw_only=True)
 
@@ -44,10 +44,10 @@ class Initialisation(ABC):
 
     @abstractmethod
     def size_readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:
-        """Size a readout that reads the second moment `read` of a head that carries `at`."""
+        """Size a readout that reads the second moment `read` from a head whose signal is `at`."""
 
     def choose_tied_use(self, stds: Mapping[int, float]) -> int:
-        """Choose one of the uses of a tied weight, which ask for these standard deviations."""
+        """Choose one use of a tied weight, given the standard deviation that each use needs."""
         return min(stds, key=lambda edge_index: stds[edge_index])
 
     def size_kept(self, edge: Edge, parameter: Parameter) -> tuple[float, str]:
@@ -55,30 +55,30 @@ class Initialisation(ABC):
         assert edge.weight is not None
         if parameter.measured is None:
             raise InputError(
-                f"init is 'keep' but the size of '{parameter.name}' is not known; "
+                f"init is 'keep', but the size of '{parameter.name}' is not known; "
                 "'keep' reads a module's weights: plan a module, or choose another init"
             )
         if not math.isfinite(parameter.measured):
             raise InputError(
-                f"'{parameter.name}' is kept as it is but holds values that are not finite; load good ones, or draw it"
+                f"'{parameter.name}' is kept as it is, but holds values that are not finite; load others, or draw it"
             )
         return edge.weight.fan_in * max(parameter.measured**2, _SMALLEST_VARIANCE), "kept as it is"
 
     @property
     def undoes_growth(self) -> bool:
-        """Whether weights that read a field which has grown are drawn smaller for it, readouts among them."""
+        """Whether weights that read a field that has grown, including readouts, are drawn smaller in proportion."""
         return False
 
     def relative_to(self, readout_fan_in: float | None) -> Initialisation:  # noqa: ARG002
-        """Return the initialisation of a network whose base's readouts read so many units."""
+        """Return the initialisation of a network whose base's readouts read this number of units."""
         return self
 
 
 @dataclass(frozen=True)
 class DrawnInitialisation(Initialisation):
-    """Say how weights are drawn, all but their sizes; one of several uses takes the `tied` one of what they ask for."""
+    """Say how weights are drawn, except for their sizes; `tied` says which use sets the size of a tied weight."""
 
-    tied: Tied = "smallest"  # no use of a tied weight then overshoots
+    tied: Tied = "smallest"  # so that no use of a tied weight overshoots
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,20 +86,20 @@ class DrawnInitialisation(Initialisation):
             raise InputError(f"tied of init '{self.name}' is {self.tied!r}; choose one of {', '.join(get_args(Tied))}")
 
     def choose_tied_use(self, stds: Mapping[int, float]) -> int:
-        """Choose the smallest or the largest."""
+        """Choose the use that needs the smallest or the largest standard deviation, as `tied` says."""
         choose = min if self.tied == "smallest" else max
         return choose(stds, key=lambda edge_index: stds[edge_index])
 
     @abstractmethod
     def readout_size(self, fan_in: int) -> float:
-        """Return fan_in * var(W) of a readout that reads second moment one."""
+        """Return fan_in * var(W) of a readout whose input has second moment one."""
 
     @abstractmethod
     def readout_words(self) -> str:
-        """Say how a readout that reads second moment one starts."""
+        """Say how a readout whose input has second moment one starts."""
 
     def size_readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:  # noqa: ARG002
-        """Size a readout as if what it reads had second moment one."""
+        """Size a readout as if its input had second moment one."""
         assert edge.weight is not None
         return self.readout_size(edge.weight.fan_in), self.readout_words()
 
@@ -108,10 +108,10 @@ class DrawnInitialisation(Initialisation):
 class MeanFieldReadout(DrawnInitialisation):
     """Start readouts with standard deviation fan_in^-`readout_power`.
 
-    1 is mean-field, so that the output starts near zero at any width; 1/2 would keep the output's size.
+    A power of 1 is mean-field: the wider the network, the smaller the output starts; 1/2 would keep the output's size.
     """
 
-    readout_power: float = 1.0  # the limit of infinite width, as the paper's authors train
+    readout_power: float = 1.0  # the limit of infinite width, as in the paper's experiments
 
     def readout_size(self, fan_in: int) -> float:
         """Return fan_in * var(W) of a readout."""
@@ -130,7 +130,7 @@ def equal_sizes(incoming: IncomingWeights, size: float, why: str) -> Sizes:
 
 
 def rescaled_to_unit(signal: VertexSignal) -> Moments:
-    """Return a vertex's moments if it carried second moment one: the mean keeps its share."""
+    """Return the moments that a vertex would have at second moment one; the mean keeps its share."""
     mean, variance = signal.moments
     second = variance + mean**2
     return Moments(mean / math.sqrt(second), variance / second) if second > 0 else Moments(0.0, 1.0)

@@ -1,4 +1,4 @@
-"""`keep`: weights stay as they are, for a plan of learning rates alone."""
+"""`keep`: weights stay as they are, for a plan of learning rates only."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Keep(Initialisation):
         return True
 
     def size_hidden(self, graph: Graph, incoming: IncomingWeights) -> Sizes:  # noqa: ARG002
-        """Size nothing: every weight is replaced by its measured size."""
+        """Return placeholders: every weight gets its measured size instead."""
         return equal_sizes(incoming, 1.0, "")
 
     def size_readout(self, graph: Graph, head: Head, edge: Edge, read: float, at: VertexSignal) -> tuple[float, str]:  # noqa: ARG002
-        """Size nothing either."""
+        """Return a placeholder, as `size_hidden` does."""
         return 1.0, ""

@@ -1,4 +1,4 @@
-"""A network at its start: a live graph, the way its weights are drawn, and the signal that follows from both."""
+"""A network at initialisation: a live graph, how its weights are drawn, and the signal that follows from both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from evenstep.signal import IncomingWeights, Signal, effects, propagate
 
 
 class InitialWeights(NamedTuple):
-    """Hold the standard deviation of every weight, why, and the signal that follows from them."""
+    """Hold the standard deviation of each weight, the reason for it, and the signal that follows."""
 
     std: Mapping[str, float]
     why: Mapping[str, str]
@@ -27,11 +27,11 @@ class InitialWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """Hold a graph of which only live parts count, the way it is initialised, and what follows from both.
+    """Hold a graph, of which only live parts count, its initialisation, and what follows from both.
 
-    `multipliers` are factors of what weights and gains give, by their names: they are part of the network, and what
-    comes after them is sized for what then arrives. `start_scales` are factors of the deviations that weights end up
-    with. Everything is computed when it is first asked for, and once.
+    `multipliers` are factors of the outputs of weights and gains, by name: they are part of the network, and layers
+    after them are sized for the signal that they pass on. `start_scales` are factors of the weights' final standard
+    deviations. Every property is computed once, on first use.
     """
 
     graph: Graph
@@ -41,7 +41,7 @@ class Network:
 
     @classmethod
     def of(cls, graph: Graph, init: str | Initialisation = "conserve") -> Network:
-        """Return a graph as it is initialised in a way given by its name or by itself."""
+        """Return a graph with an initialisation given by name or as a value."""
         return cls(graph, initialisation(init))
 
     @cached_property
@@ -53,7 +53,7 @@ class Network:
 
     @cached_property
     def opened(self) -> Network:
-        """The network with all gates open, which weights are drawn for; itself where there are none."""
+        """The network with all gates open, for which weights are drawn; itself if it has no gates."""
         opened = with_gates(self.graph, lambda gate: gate.opened)
         return self if opened is self.graph else Network(opened, self.init, self.multipliers, self.start_scales)
 
@@ -64,7 +64,7 @@ class Network:
 
     @cached_property
     def weights(self) -> InitialWeights:
-        """The weights' sizes and the signal they give."""
+        """The weights' standard deviations and the signal that follows."""
         if self.opened is self:
             return _scaled(self, _initialise(self))
         std, why, _ = self.opened.weights
@@ -72,8 +72,8 @@ class Network:
 
     @cached_property
     def tables(self) -> Mapping[str, float]:
-        """The deviations of tables that start larger than the signal they are added to, and are drawn as large."""
-        signal, found = self.opened.signal, dict[str, float]()
+        """The standard deviations of tables that would start larger than the signal and are drawn as large as it."""
+        signal, stds = self.opened.signal, dict[str, float]()
         for edge_index, edge in enumerate(self.opened.live.edges):
             given = signal.vertices[edge.source].moments
             for operator in edge.operators:
@@ -82,22 +82,22 @@ class Network:
                 elif isinstance(operator, Offset) and operator.table:
                     std = operator.std_beside(given)
                     if std < operator.std:
-                        found[operator.table] = min(std, found.get(operator.table, std))
+                        stds[operator.table] = min(std, stds.get(operator.table, std))
                     given = operator.moments(given)
                 else:
                     given = operator.moments(given)
-        return found
+        return stds
 
     @cached_property
     def readout_fan_in(self) -> float | None:
-        """What the readouts read, in the geometric mean; None where there are none."""
+        """The geometric mean of the readouts' fan_in; None if there are no readouts."""
         weights = [self.live.edges[head.edge_index].weight for head in self.roles.heads if head.edge_index is not None]
         logs = [math.log(weight.fan_in) for weight in weights if weight is not None]
         return math.exp(sum(logs) / len(logs)) if logs else None
 
     @property
     def signal(self) -> Signal:
-        """What every vertex carries."""
+        """The signal at every vertex."""
         return self.weights.signal
 
     @cached_property
@@ -112,7 +112,7 @@ class Network:
 
 
 def _with_scaled_gains(graph: Graph, scales: Mapping[str, float]) -> Graph:
-    """Return the graph with a factor after every norm whose gains start otherwise than at one."""
+    """Return the graph with a factor after every norm whose gains do not start at one."""
     gains = {p.name: scales[p.name] for p in graph.parameters if p.role == "gain" and p.name in scales}
     if not gains:
         return graph
@@ -130,8 +130,8 @@ def _with_scaled_gains(graph: Graph, scales: Mapping[str, float]) -> Graph:
 def _initialise(network: Network) -> InitialWeights:
     """Return the weights' standard deviations and the resulting signal.
 
-    A weight used on several edges gets one of the deviations its uses ask for, and the signal is then propagated once
-    more with what it got. Frozen weights keep the size they were traced with.
+    A weight used on several edges gets one of the standard deviations that its uses need, and the signal is then
+    propagated again. Frozen weights keep the size they were traced with.
     """
     graph, use = network.live, network.roles
     sizing = _InitialSizes(network)
@@ -143,7 +143,7 @@ def _initialise(network: Network) -> InitialWeights:
         if parameter.role != "weight":
             continue
         name = parameter.name
-        # A weight may also be added or multiplied somewhere: no matter for its size.
+        # Edges where a weight is added or multiplied do not matter for its size.
         edge_indices = [edge_index for edge_index in use.edges_of.get(name, ()) if edge_index in signal.weight_sizes]
         if not edge_indices:
             continue
@@ -161,7 +161,7 @@ def _initialise(network: Network) -> InitialWeights:
         chosen = network.init.choose_tied_use(wanted)
         std[name] = wanted[chosen]
         which = "smallest" if std[name] == min(wanted.values()) else "largest"
-        why[name] = f"{sizing.why[chosen]} (tied: the {which} of {len(edge_indices)} uses)"
+        why[name] = f"{sizing.why[chosen]} (tied: the {which} that its {len(edge_indices)} uses need)"
         conflicting_uses |= any(not math.isclose(value, std[name]) for value in wanted.values())
     if conflicting_uses:
         if not network.init.undoes_growth:
@@ -173,12 +173,12 @@ def _initialise(network: Network) -> InitialWeights:
 
 
 def _signal_of(network: Network, std: Mapping[str, float]) -> Signal:
-    """Return the signal of weights whose deviations are settled."""
-    return propagate(network.live, lambda incoming: [_given(edge, std, network.roles) for edge in incoming.edges])
+    """Return the signal for given standard deviations of all weights."""
+    return propagate(network.live, lambda incoming: [_size_given(edge, std, network.roles) for edge in incoming.edges])
 
 
 def _scaled(network: Network, weights: InitialWeights) -> InitialWeights:
-    """Return weights times the network's own factors of their start, and the signal that follows."""
+    """Return weights times the network's `start_scales`, and the signal that follows."""
     if not network.start_scales:
         return weights
     std = {name: value * network.start_scales.get(name, 1.0) for name, value in weights.std.items()}
@@ -186,10 +186,10 @@ def _scaled(network: Network, weights: InitialWeights) -> InitialWeights:
 
 
 class _KeptProportions:
-    """Size weights anew after tied ones took another size than a use asked for: sums keep their proportions.
+    """Size weights again after tied ones got another size than a use needs, so that sums keep their proportions.
 
-    A table that is also read out makes a small stream; what joins the stream has to be as small, or drowns it. Weights
-    that meet no skip keep the variance they make, and tied ones what they got.
+    A table that is also the readout makes a small stream; branches that join the stream have to be as small, or they
+    drown it. Weights that meet no skip keep the variance of their outputs, and tied weights keep their size.
     """
 
     def __init__(self, network: Network, std: Mapping[str, float], first: _InitialSizes) -> None:
@@ -204,32 +204,34 @@ class _KeptProportions:
         carried = incoming.other_moments.second_moment
         for edge, edge_index, read in zip(incoming.edges, incoming.edge_indices, incoming.reads, strict=True):
             assert edge.weight is not None
-            held = [self.use.parameters[name] for name in edge.parameters if self.use.parameters[name].role == "weight"]
-            if held[0].name in self.settled:
-                sizes.append(edge.weight.fan_in * self.settled[held[0].name] ** 2)
+            parameters = [self.use.parameters[name] for name in edge.parameters]
+            weights = [parameter for parameter in parameters if parameter.role == "weight"]
+            if weights[0].name in self.settled:
+                sizes.append(edge.weight.fan_in * self.settled[weights[0].name] ** 2)
                 continue
-            was = self.first.asked[edge_index]
-            variance = was.size * was.read * (carried / was.carried if was.carried > 0 and carried > 0 else 1.0)
-            sizes.append(variance / read if read > 0 and variance > 0 else was.size)
-            self.std |= {parameter.name: _std(edge, parameter, sizes[-1]) for parameter in held}
+            before = self.first.given[edge_index]
+            grown = carried / before.carried if before.carried > 0 and carried > 0 else 1.0
+            variance = before.size * before.read * grown
+            sizes.append(variance / read if read > 0 and variance > 0 else before.size)
+            self.std |= {parameter.name: _std(edge, parameter, sizes[-1]) for parameter in weights}
         return sizes
 
 
 def _std(edge: Edge, parameter: Parameter, size: float) -> float:
-    """Return the standard deviation for a value of fan_in * var(W); the matrices of a recurrent block differ in it."""
+    """Return the standard deviation for a value of fan_in * var(W); in recurrent blocks each matrix has its fan_in."""
     assert edge.weight is not None
     return math.sqrt(size / (parameter.fan_in if isinstance(edge.weight, Recurrent) else edge.weight.fan_in))
 
 
-def _given(edge: Edge, std: Mapping[str, float], use: Roles) -> float:
-    """Return fan_in * var(W) of an edge from the deviations already settled."""
+def _size_given(edge: Edge, std: Mapping[str, float], use: Roles) -> float:
+    """Return fan_in * var(W) of an edge, given all standard deviations."""
     assert edge.weight is not None
     name = next(name for name in edge.parameters if use.parameters[name].role == "weight")
     return edge.weight.fan_in * std[name] ** 2
 
 
-class _Asked(NamedTuple):
-    """Hold what a weight was given, fan_in * var(W), what it read then, and what else its vertex carried."""
+class _Given(NamedTuple):
+    """Hold the fan_in * var(W) that a weight was given, the second moment it read, and that of its vertex's skips."""
 
     size: float
     read: float
@@ -237,7 +239,7 @@ class _Asked(NamedTuple):
 
 
 class _InitialSizes:
-    """Size weights by an initialisation, keeping for every edge (by its index) why."""
+    """Size weights by an initialisation, and record the reason for each edge index."""
 
     def __init__(self, network: Network) -> None:
         self.graph, self.init = network.live, network.init
@@ -249,7 +251,7 @@ class _InitialSizes:
         }
         self.multipliers = network.multipliers
         self.why: dict[int, str] = {}
-        self.asked: dict[int, _Asked] = {}
+        self.given: dict[int, _Given] = {}
 
     def __call__(self, incoming: IncomingWeights) -> list[float]:
         sizes, why = self.init.size_hidden(self.graph, incoming)
@@ -268,5 +270,5 @@ class _InitialSizes:
         self.why.update(zip(incoming.edge_indices, why, strict=True))
         carried = incoming.other_moments.second_moment
         for edge_index, size, read in zip(incoming.edge_indices, sizes, incoming.reads, strict=True):
-            self.asked[edge_index] = _Asked(size, read, carried)
+            self.given[edge_index] = _Given(size, read, carried)
         return sizes

@@ -15,7 +15,7 @@ INITS: Mapping[str, Initialisation] = {init.name: init for init in (Conserve(), 
 
 
 def initialisation(init: str | Initialisation) -> Initialisation:
-    """Return an initialisation given by itself or by its name, or raise if there is none of that name.
+    """Return an initialisation given by name or as a value; raise if there is none of that name.
 
     >>> initialisation("he")
     He(name='he', tied='smallest', readout_power=1.0, gain=2.0)

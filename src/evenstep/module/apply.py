@@ -18,8 +18,8 @@ def initialize_(model: nn.Module, plan: Plan, *, generator: torch.Generator | No
     """Draw every planned parameter of a module from N(mean, std^2): weights as planned, biases 0, norm gains 1.
 
     Frozen parameters, buffers and parameters whose plan says `kept` stay as they are. The same generator state gives
-    the same weights, on a module that `fully_shard` has sharded too; without a generator torch's default one is used.
-    The row of an embedding that stands for padding is left at zero.
+    the same weights, also if `fully_shard` has sharded the module; the default is torch's default generator. An
+    embedding's padding row stays at zero.
     """
     require_module_and_plan(model, plan)
     if generator is not None and not isinstance(generator, torch.Generator):
@@ -38,7 +38,7 @@ def initialize_(model: nn.Module, plan: Plan, *, generator: torch.Generator | No
 def _draw_sharded_(
     parameter: Any, planned: ParameterPlan, generator: torch.Generator | None, padding: int | None
 ) -> None:
-    """Draw a parameter whole and hand out its shards: processes of one seed would fill all shards with the same."""
+    """Draw a whole parameter and distribute its shards: drawn separately, all shards would hold the same numbers."""
     from torch.distributed.tensor import distribute_tensor  # not part of every build of torch
 
     whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
@@ -49,7 +49,7 @@ def _draw_sharded_(
 def draw_(
     parameter: torch.Tensor, planned: ParameterPlan, generator: torch.Generator | None, padding: int | None = None
 ) -> None:
-    """Draw one tensor as planned, but for the row that stands for padding."""
+    """Draw one tensor as planned, except for the padding row."""
     if planned.std == 0.0:
         parameter.fill_(planned.mean)
         return
@@ -62,7 +62,7 @@ def _draw_normal_(parameter: torch.Tensor, planned: ParameterPlan, generator: to
     if generator is None or generator.device.type == parameter.device.type:
         parameter.normal_(planned.mean, planned.std, generator=generator)
         return
-    # The generator lives elsewhere (as a rule on the CPU): draw there, then move.
+    # The generator is on another device (usually the CPU), so draw there and then move.
     drawn = torch.empty(parameter.shape, dtype=torch.float32, device=generator.device)
     parameter.copy_(drawn.normal_(planned.mean, planned.std, generator=generator))
 
@@ -79,7 +79,7 @@ def require_module_and_plan(model: object, plan: object) -> None:
     """Refuse anything but a module and a plan, in this order."""
     if isinstance(model, Plan) and isinstance(plan, nn.Module):
         raise InputError(
-            f"the model is Plan and the plan is {type(plan).__name__}; the two are swapped: give the module first, "
+            f"the model is a Plan and the plan is {type(plan).__name__}; the two are swapped: give the module first, "
             "then its plan"
         )
     if not isinstance(model, nn.Module):

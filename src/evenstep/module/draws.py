@@ -1,7 +1,7 @@
-"""Keep a module's run from touching anybody's random numbers, and decide the draws by which it drops whole layers.
+"""Run a module without changing the state of any random number generator, and decide whether it drops layers.
 
-A number that is drawn alone is drawn to decide something: whether to skip a layer, as a rule. Which way a number must
-fall for the layer to stay is not known, so the caller sets the level of all such draws and compares.
+A single number is drawn to decide something, usually whether to skip a layer. Whether the layer stays for low or for
+high numbers is not known, so the caller sets the level of all such draws and compares.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-LOW, HIGH = 2.0**-20, 1.0 - 2.0**-20  # under, and over, every rate of dropping
+LOW, HIGH = 2.0**-20, 1.0 - 2.0**-20  # below and above every drop rate
 _PYTHON = ("random", "uniform")
 _NUMPY = ("random", "random_sample", "uniform", "rand")
 
 
 class Draws(TorchFunctionMode):
-    """Set every number between 0 and 1 that is drawn alone to `level`, of torch, Python and numpy; `drew` says if any.
+    """Set every single number that torch, Python or numpy draws from 0 to 1 to `level`; `drew` says if there was one.
 
-    All generators stand afterwards where they stood before, and inside always start at the same place.
+    All generators are restored afterwards, and inside they always start from the same state.
     """
 
     def __init__(self, model: nn.Module, level: float = HIGH) -> None:
@@ -34,7 +34,7 @@ class Draws(TorchFunctionMode):
         self.opened = ExitStack()
 
     def __enter__(self) -> Draws:
-        """Set the generators aside and watch the draws."""
+        """Save the generators' states and watch the draws."""
         numpy = getattr(sys.modules.get("numpy"), "random", None)
         with ExitStack() as stack:
             stack.callback(random.setstate, random.getstate())
@@ -42,7 +42,7 @@ class Draws(TorchFunctionMode):
                 stack.callback(numpy.set_state, numpy.get_state())
                 numpy.seed(0)
             stack.enter_context(torch.random.fork_rng(devices=self.devices))
-            torch.default_generator.manual_seed(0)  # torch.manual_seed would seed devices that are not set aside
+            torch.default_generator.manual_seed(0)  # torch.manual_seed would also seed devices that are not saved
             for device in self.devices:
                 torch.cuda.default_generators[device].manual_seed(0)
             random.seed(0)
@@ -56,12 +56,12 @@ class Draws(TorchFunctionMode):
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        """Put everything back."""
+        """Restore everything."""
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
         self.opened.close()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function of torch, or decide what it draws."""
+        """Run a torch function, or decide what it draws."""
         result = func(*args, **(kwargs or {}))
         # A symbolic tensor decides nothing.
         if func is torch.rand and type(result) is Tensor and result.numel() == 1 and result.ndim < 2:
@@ -70,7 +70,7 @@ class Draws(TorchFunctionMode):
         return result
 
     def _decided(self, draw: Any) -> Any:
-        thread = get_ident()  # what others draw meanwhile is their own business
+        thread = get_ident()  # draws of other threads are left alone
 
         def decided(*args: Any, **kwargs: Any) -> Any:
             drawn = draw(*args, **kwargs)

@@ -1,8 +1,8 @@
-"""What is computed entry by entry from one field alone is one function of it, however many operators wrote it.
+"""Compose everything computed entry by entry from one field into one function, however many operators compute it.
 
-Every value of a trace says of which field it is a function (`Entrywise`). An operator that acts on single entries
-composes the functions of its operands if they are all of one field, its entries in the same places. Copies of one
-function that meet in a sum stay a sum: they are paths of their own.
+Every value of a trace says of which field it is a function (`Entrywise`). An operator on single entries composes the
+functions of its operands if all are functions of one field with its entries in the same places. Copies of one function
+that meet in a sum stay a sum: they are separate paths.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ from evenstep.module.handler_types import (
 )
 from evenstep.module.ops.pointwise import COMPARED
 
-# What hands on every entry as it is; and in the same order, in another shape.
+# Operators that pass every entry on unchanged: in the same shape, and in the same order in another shape.
 _COPIES = frozenset(
     """
     clone contiguous detach alias to _to_copy type_as lift_fresh_copy lift_fresh requires_grad_ float half bfloat16
     double positive view _unsafe_view reshape flatten unflatten squeeze unsqueeze ravel view_as reshape_as
     """.split()
 )
-# What moves entries in a way that its arguments settle.
+# Operators whose arguments determine how they move entries.
 _MOVES = frozenset("permute transpose t mT numpy_T movedim moveaxis swapaxes swapdims expand select flip roll".split())
 _KEEPS_ZEROS = frozenset("dropout div neg relu gelu silu tanh sum mean".split())
 _FILLS = {"zeros": 0.0, "ones": 1.0, "zeros_like": 0.0, "ones_like": 1.0, "new_zeros": 0.0, "new_ones": 1.0}
 
 
 def entrywise_of(signal: SignalValue) -> Entrywise:
-    """Return of which field a signal is a function: of its own vertex's, where nothing else is known."""
+    """Return the field that a signal is a function of: its own vertex's if nothing else is known."""
     return signal.entrywise or Entrywise(signal.vertex)
 
 
 def composed(call: Call, outcome: Outcome) -> Entrywise | None:
-    """Return the function that an operator's output is of the one field it is computed from; None if there is none."""
+    """Return an operator's output as a function of the single field it is computed from; None if it is not one."""
     if outcome.uses or outcome.parts or outcome.scale != 1.0 or any(edge.parameters for edge in outcome.edges):
         return None
     if call.parameters() or not outcome.edges:
         return None
-    found = None
+    entrywise = None
     if outcome.formula is not None:
-        found = _by_formula(outcome.formula, call.shape)
+        entrywise = _by_formula(outcome.formula, call.shape)
     elif len(outcome.edges) == 1 and len(call.signals()) == 1:
         (signal,), operators = call.signals(), outcome.edges[0].operators
-        found = _by_operators(signal, operators, call) if operators else moved(entrywise_of(signal), call)
-    if found is None or found.function.size > LARGEST_SIZE or not reads_x(found.function):
+        entrywise = _by_operators(signal, operators, call) if operators else moved(entrywise_of(signal), call)
+    if entrywise is None or entrywise.function.size > LARGEST_SIZE or not reads_x(entrywise.function):
         return None
-    return found
+    return entrywise
 
 
 def moved(given: Entrywise, call: Call) -> Entrywise | None:
-    """Return the same function with its entries moved as the operator does, None where that cannot be said."""
+    """Return the same function with its entries moved as the operator moves them; None if that is not known."""
     op = _short(call)
     if op in _COPIES:
         return given
@@ -77,7 +77,7 @@ def moved(given: Entrywise, call: Call) -> Entrywise | None:
 
 
 def mask_of(call: Call) -> Entrywise | None:
-    """Return the condition on one field that a comparison is, None for any other operator."""
+    """Return a comparison as a condition on one field; None for any other operator."""
     relation = COMPARED.get(call.op.rpartition(".")[0])
     if relation is None or len(call.args) < 2:
         return None
@@ -85,7 +85,7 @@ def mask_of(call: Call) -> Entrywise | None:
 
 
 def fill_of(call: Call) -> float | None:
-    """Return the number that an operator fills a tensor with, None for any other operator."""
+    """Return the number that an operator fills a tensor with; None for any other operator."""
     op = _short(call)
     value = (
         call.argument(2 if op == "new_full" else 1, "fill_value") if op in ("full", "full_like", "new_full") else None
@@ -94,14 +94,14 @@ def fill_of(call: Call) -> float | None:
 
 
 def makes_zeros(call: Call) -> bool:
-    """Say whether an operator makes zeros of tensors that were filled with zeros, whatever else it takes."""
+    """Return whether an operator turns tensors of zeros into zeros, whatever its other arguments are."""
 
     def zero(value: Any) -> bool:
         return isinstance(value, ConstantValue) and value.fill == 0.0
 
     op = _short(call)
     first, *others = call.args or (None,)
-    if call.parameters() and fill_of(call) == 0.0:  # of a parameter's shape alone
+    if call.parameters() and fill_of(call) == 0.0:  # depends only on a parameter's shape
         return True
     if op in ("mul", "mm", "bmm", "matmul"):
         return zero(first) or any(zero(other) for other in others)
@@ -112,10 +112,10 @@ def makes_zeros(call: Call) -> bool:
 
 
 def is_drawn_exactly(call: Call, outcome: Outcome, function: Expression) -> bool:
-    """Say whether the edges that the handler drew, one operator after the other, do what the function does.
+    """Return whether the edges that the handler drew give the same moments as the function.
 
-    A signal is known by its mean and variance and taken as Gaussian: after one activation it is none any more. A factor
-    after a function stays a factor, unless it makes a known function of it, as the sixth of a written-out hardswish.
+    A signal is described by its mean and variance and taken as Gaussian, which it no longer is after an activation. A
+    factor after a function stays a factor, unless together they are a known function, like a written-out hardswish.
     """
     if len(outcome.edges) != 1 or len(call.signals()) != 1:
         return False
@@ -131,14 +131,14 @@ def is_drawn_exactly(call: Call, outcome: Outcome, function: Expression) -> bool
 
 
 def sums_copies(call: Call, outcome: Outcome) -> bool:
-    """Say whether copies of one function meet in a sum."""
+    """Return whether copies of one function meet in a sum."""
     if outcome.merge != "sum" or len(outcome.edges) < 2:
         return False
     return len({core(entrywise_of(signal).function) for signal in call.signals()}) < len(call.signals())
 
 
 def one_activation(entrywise: Entrywise, shape: Shape) -> Outcome:
-    """Return the outcome that draws a function as one activation of its field."""
+    """Return the outcome that draws a function as a single activation of its field."""
     operator = Activation(name_of(entrywise.function), depth=int(entrywise.counts))
     return Outcome((edge_from(SignalValue(entrywise.root, shape), operator),))
 
@@ -147,7 +147,7 @@ def one_activation(entrywise: Entrywise, shape: Shape) -> Outcome:
 
 
 def _by_formula(formula: Formula, shape: Shape) -> Entrywise | None:
-    """Compose the functions of an operator's operands, which have to be of one field or numbers."""
+    """Compose the functions of an operator's operands, which have to be numbers or functions of one field."""
     fields: list[Entrywise] = []
     functions: list[Expression] = []
     for place, operand in enumerate(formula.operands):
@@ -190,7 +190,7 @@ def _acts_on_entries(operators: Iterable[Operator]) -> bool:
 
 
 def _through(operators: Iterable[Operator], function: Expression) -> Expression:
-    """Return a function after operators that act on entries."""
+    """Return a function followed by operators that act on entries."""
     for operator in operators:
         if isinstance(operator, Scale):
             function = expressions.scaled_by(function, operator.factor)
@@ -200,9 +200,9 @@ def _through(operators: Iterable[Operator], function: Expression) -> Expression:
 
 
 def _is_activation(function: Expression) -> bool:
-    """Say whether a function is an activation though none of its parts is: more than powers, and more than one part.
+    """Return whether a function counts as an activation though none of its parts does: it has several, not only powers.
 
-    Powers are how norms are written out, and a lone exponential or sine shapes a signal: they count as no depth.
+    Powers occur in written-out norms, and a single exponential or sine only shapes a signal: these add no depth.
     """
     inner = core(function)
     if inner == X or expressions.only_powers(inner):
@@ -216,7 +216,7 @@ def _indicator(condition: Expression) -> Expression:
 
 
 def _number(value: Any) -> float | None:
-    """Return the one finite number that a value is in all its entries, None if it is none."""
+    """Return the finite number that all entries of a value equal; None if there is none."""
     if isinstance(value, ConstantValue):
         if value.fill is not None:
             value = value.fill

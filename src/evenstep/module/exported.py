@@ -1,4 +1,4 @@
-"""Export a module to a graph of operators, or say in one sentence why that cannot be done."""
+"""Export a module to a graph of operators, or explain in one sentence why that is impossible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from evenstep.module.program import Program, has_fixed_sizes, of_export
 from evenstep.module.recorded import NumpyError, record, run_plain
 from evenstep.planning.unwrap import sharded_by
 
-# Frames of torch, of evenstep and of Python itself say nothing about where the user's code went wrong.
+# Frames of torch, evenstep and Python itself do not show where the user's code fails.
 _NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parent.parent)
 _PYTHON = Path(os.__file__).parent
 _DATA_DEPENDENT = ("datadependent", "data-dependent", "dynamic control flow", "symbolically traced variables")
@@ -34,8 +34,8 @@ def split_inputs(example_inputs: Any, extra: Mapping[str, Any] | None) -> tuple[
     """Return positional and keyword arguments from a tensor, a sequence of arguments, or a mapping of keywords."""
     if example_inputs is None and extra is None:
         raise InputError(
-            "example_inputs is missing; a module is read by running it symbolically once: give a batch as its forward "
-            "takes it, such as torch.zeros(2, 3, 32, 32)"
+            "example_inputs is missing; reading a module needs one symbolic run: give a batch as its forward takes it, "
+            "such as torch.zeros(2, 3, 32, 32)"
         )
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -67,12 +67,12 @@ def split_inputs(example_inputs: Any, extra: Mapping[str, Any] | None) -> tuple[
 
 
 def check_parameters(model: nn.Module) -> None:
-    """Refuse parameters that have no size or no values yet, or that lie in shards on several devices."""
-    # Before the export: one that fails half-way leaves a sharded module unable to train.
+    """Refuse parameters that have no size or no values yet, or that are sharded over several devices."""
+    # Check before the export: an export that fails half-way leaves a sharded module unable to train.
     if sharder := sharded_by(model):
         raise TraceError(
-            f"{type(model).__name__} is sharded by {sharder} already; make the plan of the plain module before, then "
-            "shard it, and give the sharded one to initialize_ and param_groups"
+            f"{type(model).__name__} is already sharded by {sharder}; plan the plain module first, then shard it, and "
+            "give the sharded module to initialize_ and param_groups"
         )
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
@@ -86,10 +86,10 @@ def check_parameters(model: nn.Module) -> None:
 
 
 def program_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
-    """Return a module's operators on example inputs as one graph; its values, buffers and random numbers stay.
+    """Return a module's operators on example inputs as one graph; its values, buffers and random state do not change.
 
-    A symbolic run says what a module does whatever its data are. Where it gives up, and where sizes depend on the data
-    or draws decide which layers there are, a run on the example inputs is recorded instead.
+    A symbolic run shows what a module does for any data. If it fails, or if sizes depend on the data or random draws
+    decide which layers run, a real run on the example inputs is recorded instead.
     """
     program, gave_up = None, None
     try:
@@ -111,7 +111,7 @@ def program_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Program, bool]:
-    """Return the exported program, and whether a number that Python or numpy drew had a part in it."""
+    """Return the exported program, and whether a number that Python or numpy drew affected it."""
     with _quiet(), Draws(model) as draws:
         program = of_export(torch.export.export(model, args, kwargs, strict=False))
     return program, draws.drew
@@ -120,7 +120,7 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def _reason(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], gave_up: Exception, failed: Exception
 ) -> Exception:
-    """Return why a module could be read neither way: it does not run, or else what the symbolic run said."""
+    """Return why a module could be read in neither way: it does not run, or else the symbolic run's error."""
     if isinstance(failed, NumpyError):
         return failed
     try:
@@ -132,23 +132,23 @@ def _reason(
 
 
 def _have_values(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Say whether no tensor is on the device 'meta', where nothing can be run."""
+    """Return whether all tensors have values, that is, none is on the device 'meta'."""
     return not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers(), *_tensors((args, kwargs))))
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep torch's notes to itself, and pass on what the module had to say if nothing went wrong."""
-    said = io.StringIO()
-    with warnings.catch_warnings(), _torch_silenced(), contextlib.redirect_stderr(said):
-        warnings.simplefilter("ignore")  # notes on attributes assigned during export; nothing a user can act on
+    """Suppress torch's notes, and pass the module's own warnings on if nothing fails."""
+    output = io.StringIO()
+    with warnings.catch_warnings(), _torch_silenced(), contextlib.redirect_stderr(output):
+        warnings.simplefilter("ignore")  # notes on attributes assigned during export, which users can do nothing about
         yield
-    sys.stderr.write(said.getvalue())
+    sys.stderr.write(output.getvalue())
 
 
 @contextlib.contextmanager
 def _torch_silenced() -> Iterator[None]:
-    """Keep torch's own loggers quiet: a failed export logs pages, and our error says it in a sentence."""
+    """Silence torch's loggers: a failed export logs pages, and our error explains it in a sentence."""
     loggers = [
         logger
         for name, logger in logging.root.manager.loggerDict.items()
@@ -171,57 +171,57 @@ def explained(
     *,
     what: str = "the example inputs",
 ) -> TraceError:
-    """Return the one sentence that says why a module cannot be run on something, or read."""
+    """Return an error that explains in one sentence why a module cannot be run or read."""
     kind = type(model).__name__
     where = _users_line(error)
     text = f"{type(error).__name__} {error}".lower()
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     if (name := _scripted(model)) is not None:
         scripted = f"{kind} holds a ScriptModule, '{name}'" if name else f"{kind} is a ScriptModule"
         return TraceError(
             f"{scripted}, and compiled code cannot be read as a graph; plan the plain module it was made from, and "
-            "compile that after initialize_"
+            "compile it after initialize_"
         )
     if isinstance(error, NumpyError) or "numpy() is not supported" in text:
         return TraceError(
-            f"{kind} cannot be read as a graph: it hands a tensor to numpy{where}, and what happens there is not seen; "
-            "use torch's own operators, or plan the parts on either side of it"
+            f"{kind} cannot be read as a graph: it passes a tensor to numpy{where}, which cannot be traced; use "
+            "torch's operators, or plan the parts before and after it"
         )
     if any(mark in text for mark in _DATA_DEPENDENT):
         dropped = ", or call eval() first if it drops layers at random" if model.training else ""
         return TraceError(
             f"{kind} cannot be read as a graph: its control flow depends on the data{where}; plan it on a device where "
-            f"it can run, so that it is read as it does, or use torch.where there{dropped}"
+            f"it can run, so that a real run can be recorded, or use torch.where there{dropped}"
         )
     if "register a pytree" in text:
         return TraceError(
-            f"{kind} takes or returns a type torch.export does not know ({said.split(', which')[0]}); return tensors "
-            "in tuples, lists or dictionaries, or register a dataclass with torch.export.register_dataclass"
+            f"{kind} takes or returns a type torch.export does not know ({first_line.split(', which')[0]}); return "
+            "tensors in tuples, lists or dictionaries, or register a dataclass with torch.export.register_dataclass"
         )
     if "more than 1 value per channel" in text:
         return TraceError(
-            f"{kind} is in train mode, where its batch norm takes more than one example{where}; give a batch of two, "
-            "or call eval() before the plan"
+            f"{kind} is in train mode, where its batch norm needs more than one example{where}; give a batch of two, "
+            "or call eval() before planning"
         )
     given = ", ".join(_shown(value) for value in (*args, *kwargs.values()))
-    remedy = remedy_of_types(model, (args, kwargs), said)
+    remedy = remedy_of_types(model, (args, kwargs), first_line)
     remedy = remedy or "give inputs as its forward takes them, on the module's device"
-    return TraceError(f"{kind} does not run on {what} ({given}){where}: {said[:300]}; {remedy}")
+    return TraceError(f"{kind} does not run on {what} ({given}){where}: {first_line[:300]}; {remedy}")
 
 
 def remedy_of_types(model: nn.Module, inputs: Any, reason: str) -> str:
-    """Say what to do about inputs of another type of number than a module's own, if that is the reason of an error."""
-    own = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
-    types = [tensor.dtype for tensor in _tensors(inputs) if tensor.dtype != own]
-    if own is None or not types or not re.search(r"dtype|scalar type|[Ii]nput type", reason):
+    """Return a remedy if an error's reason is that the inputs' dtype is not the module's."""
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+    types = [tensor.dtype for tensor in _tensors(inputs) if tensor.dtype != dtype]
+    if dtype is None or not types or not re.search(r"dtype|scalar type|[Ii]nput type", reason):
         return ""
     given = next((kind for kind in types if kind.is_floating_point), types[0])
-    call = {torch.float32: ".float()", torch.float64: ".double()"}.get(own, f".to({own})")
-    return f"the inputs are {given} and the parameters {own}: give inputs{call}"
+    call = {torch.float32: ".float()", torch.float64: ".double()"}.get(dtype, f".to({dtype})")
+    return f"the inputs are {given} and the parameters {dtype}: give inputs{call}"
 
 
 def _scripted(model: nn.Module) -> str | None:
-    """Return the name of the first module that is compiled code, None if there is none."""
+    """Return the name of the first module that is compiled code; None if there is none."""
     return next((name for name, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)), None)
 
 
@@ -229,9 +229,9 @@ def _users_line(error: Exception) -> str:
     """Return ' at file:line `source`' for the deepest frame of the user's own code."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        own = any(place in path.parents for place in _NOT_THE_USERS)
+        foreign = any(place in path.parents for place in _NOT_THE_USERS)
         python = _PYTHON in path.parents and "site-packages" not in path.parts
-        if frame.filename.startswith("<") or own or python:
+        if frame.filename.startswith("<") or foreign or python:
             continue
         source = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
         return f" at {path.name}:{frame.lineno} `{source}`"

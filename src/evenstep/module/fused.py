@@ -1,7 +1,7 @@
-"""Which weights hold several projections: their outputs are cut, and what is cut is never used as a whole.
+"""Which weights hold several projections: their outputs are split, and never used as a whole.
 
-What a network reads of such a weight is followed on the program itself: the numbers of its output features take the way
-of the features, through views, transposes and cuts, and the rows that each part ends with say what it is made of.
+To find the parts, the program runs on the indices of a weight's output features: they follow the features through
+views, transposes and splits, and the indices that each part ends with show which rows it consists of.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from evenstep.module.ops import op_name
 from evenstep.module.ops.structure import cuts_entries, moves_entries
 from evenstep.module.program import Program
 
-_LARGEST = 2**24  # entries of an output that are followed: beyond it a fused weight counts as one
-# Where a weight stands among an operator's arguments, and on which axis of the output its features are.
+_LARGEST = 2**24  # entries of an output that can be followed; if it has more, a fused weight counts as one
+# A weight's place among an operator's arguments, and the axis of the output that holds its features.
 _PRODUCTS = {"aten.linear": (1, -1), "aten.matmul": (1, -1), "aten.mm": (1, -1), "aten.addmm": (2, -1)}
 _PRODUCTS |= {f"aten.conv{axes}d": (1, 1) for axes in (1, 2, 3)}
 
 
 def fused_parts(program: Program) -> Mapping[str, tuple[int, ...]]:
-    """Return the sizes of the projections that a program's parameters hold, by the names that the program has for them.
+    """Return the sizes of the projections that a program's parameters hold, by the program's names for them.
 
-    Parts that are not side by side (the heads of one projection between those of another), or that differ between two
-    uses of a weight, are not told: such a weight counts as one.
+    If parts are not contiguous (the heads of one projection between those of another), or differ between two uses of a
+    weight, the weight counts as one.
     """
     names = {given.name: given.target for given in program.inputs if given.kind == "parameter"}
-    found: dict[str, tuple[int, ...]] = {}
+    sizes: dict[str, tuple[int, ...]] = {}
     for node in program.graph.nodes:
         place, axis = _PRODUCTS.get(op_name(node.target).rpartition(".")[0], (0, 0))
         matrix = node.args[place] if 0 < place < len(node.args) else None
         if not isinstance(matrix, fx.Node) or matrix.name not in names:
             continue
         name, parts = names[matrix.name], _parts_of(node, matrix, axis)
-        found[name] = parts if found.get(name, parts) == parts else ()
-    return {name: parts for name, parts in found.items() if parts}
+        sizes[name] = parts if sizes.get(name, parts) == parts else ()
+    return {name: parts for name, parts in sizes.items() if parts}
 
 
 def _parts_of(node: fx.Node, matrix: fx.Node, axis: int) -> tuple[int, ...]:
-    """Return the sizes of the parts that a product's output is cut into; none where it is used as a whole."""
+    """Return the sizes of the parts that a product's output is split into; none if it is used as a whole."""
     made, weight = node.meta.get("val"), matrix.meta.get("val")
     if not isinstance(made, torch.Tensor) or not isinstance(weight, torch.Tensor) or made.numel() > _LARGEST:
         return ()
@@ -54,7 +54,7 @@ def _parts_of(node: fx.Node, matrix: fx.Node, axis: int) -> tuple[int, ...]:
     labels = torch.arange(features, dtype=torch.int32).reshape(sides).expand(made.shape).contiguous()
     try:
         ranges = {_range(part) for part in _ends(node, labels)}
-    except Exception:  # an operator that takes no whole numbers: where it moves features is not known
+    except Exception:  # an operator that does not take integers, so where it moves features is not known
         return ()
     ordered = sorted(ranges)
     stops = [0, *(stop for _, stop in ordered)]
@@ -64,7 +64,7 @@ def _parts_of(node: fx.Node, matrix: fx.Node, axis: int) -> tuple[int, ...]:
 
 
 def _is_always_cut(node: fx.Node) -> bool:
-    """Say whether all ways from a node lead, over moves alone, to an operator that takes entries out."""
+    """Return whether every path from a node leads, through moves only, to an operator that takes entries out."""
     users = list(node.users)
     return bool(users) and all(
         _only_reads(user, node) and (cuts_entries(name) or (moves_entries(name) and _is_always_cut(user)))
@@ -78,7 +78,7 @@ def _only_reads(user: fx.Node, node: fx.Node) -> bool:
 
 
 def _ends(node: fx.Node, labels: Any) -> Iterator[torch.Tensor]:
-    """Yield what the cuts leave of a node's labels; an operator that cuts nothing off is a move."""
+    """Yield the parts that a node's labels are split into; an operator that leaves none out is a move."""
     for user in node.users:
         if user.target is operator.getitem:
             moved = labels[user.args[1]]
@@ -95,9 +95,9 @@ def _ends(node: fx.Node, labels: Any) -> Iterator[torch.Tensor]:
 
 
 def _range(part: torch.Tensor) -> tuple[int, int]:
-    """Return the range of features that a part is made of, or raise if it is not one."""
+    """Return the range of features in a part; raise if they are not contiguous."""
     features = torch.unique(part)
     start, stop = int(features[0]), int(features[-1]) + 1
     if stop - start != len(features):
-        raise ValueError("parts lie between each other")
+        raise ValueError("the parts are not contiguous")
     return start, stop

@@ -35,16 +35,16 @@ def check_groups(
     batch_size: int | None = None,
     steps: int | None = None,
 ) -> float:
-    """Return the base's learning rate that an optimiser is at now; raise where its groups are not the plan's.
+    """Return an optimiser's current base learning rate; raise if its groups are not the plan's.
 
-    Whatever scales all groups by one factor passes: warm-up, decay, restarts. What raises: an optimiser built without
-    the plan, or from another copy of the module, schedulers that give all groups one rate, one that trains what the
-    plan has frozen, and an optimiser of another kind than the plan's: Adam, SGD without momentum, or SGD with it, Muon,
-    Lion; one whose Muon does not step the plan's hidden matrices and these alone. One of a class that torch does not
-    have passes. A `scheduler` of the optimiser is run ahead on a stand-in, 1000 steps or to its end, and raises where
-    it will make rates alike: floors such as `eta_min` do, as soon as they are reached. `batch_size` and `steps` are
-    those of the training: where the plan is for others, a `PlanWarning` says so, and so it does where the plan scales
-    weight decay, epsilon or betas beside the rates and the optimizer has them unscaled.
+    Schedules that scale all groups by one factor pass: warm-up, decay, restarts. It raises for an optimiser built
+    without the plan or from another copy of the module, if all groups have one rate, if the optimiser trains what the
+    plan has frozen, if its kind is not the plan's (Adam, SGD without momentum, SGD with momentum, Muon, Lion), and if
+    Muon does not step exactly the plan's hidden matrices. An optimiser class that torch does not have passes. A copy of
+    the `scheduler` is run 1000 steps ahead, or to its end, and raises if it will make rates equal, as floors such as
+    `eta_min` do once they are reached. `batch_size` and `steps` are those of the training: if the plan is for others, a
+    `PlanWarning` says so, as it does if the plan scales weight decay, epsilon or betas and the optimiser has them
+    unscaled.
 
     >>> import torch, evenstep as es
     >>> net = nn.Linear(8, 2)
@@ -63,7 +63,7 @@ def check_groups(
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         raise PlanError(
             f"the optimizer does not hold '{lost[0]}'{more} of this {type(model).__name__}; build it from "
-            "plan.param_groups(model) after the model was copied, sharded or moved for the last time"
+            "plan.param_groups(model) after the last time that the model is copied, sharded or moved"
         )
     for name, rate, wanted in unlike_rates(model, plan, optimizer):
         raise PlanError(_unlike(name, rate, wanted, len(set(rates.values())) == 1))
@@ -75,7 +75,7 @@ def check_groups(
 
 
 def unlike_rates(model: nn.Module, plan: Plan, optimizer: Optimizer) -> list[tuple[str, float, float]]:
-    """Return the parameters whose rates are not the plan's, each with the rate it has and the one it should have."""
+    """Return the parameters whose rates are not the plan's, each with its rate and the planned one."""
     rates, pairs = _rates(optimizer), matched(model, plan)
     base = _base(pairs, rates)
     held = [(p.name, rates[id(parameter)], base * p.lr_scale) for p, parameter in pairs if id(parameter) in rates]
@@ -87,20 +87,20 @@ def _rates(optimizer: Optimizer) -> dict[int, float]:
 
 
 def _base(pairs: list[tuple[ParameterPlan, Any]], rates: dict[int, float]) -> float:
-    """Return the base's rate by the parameter that the plan trains fastest."""
+    """Return the base's rate, computed from the parameter that the plan trains fastest."""
     fastest, parameter = max((pair for pair in pairs if id(pair[1]) in rates), key=lambda pair: pair[0].lr_scale)
     return rates[id(parameter)] / fastest.lr_scale
 
 
 def _warn_if_unscaled(plan: Plan, optimizer: Optimizer, pairs: list[tuple[ParameterPlan, Any]]) -> None:
-    """Warn of an optimiser that has the plan's rates without the decay, epsilon or betas that belong to them."""
+    """Warn if an optimiser has the plan's rates but not the decay, epsilon or betas that belong to them."""
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     held = [(planned, groups[id(parameter)]) for planned, parameter in pairs if id(parameter) in groups]
     usual = {"eps": TORCH_EPS, **plan.optimizer_options}
     for option, field in (("weight_decay", "decay_scale"), ("eps", "eps_scale")):
         if not plan.scales(option):
             continue
-        # What is spared its decay, and so has none, says nothing.
+        # Parameters without decay do not show whether it is scaled.
         scales = {group[option]: set[float]() for _, group in held if group.get(option)}
         for planned, group in held:
             if group.get(option):
@@ -116,15 +116,15 @@ def _warn_if_unscaled(plan: Plan, optimizer: Optimizer, pairs: list[tuple[Parame
 
 def _warn_of_one(plan: Plan, option: str, value: object) -> None:
     warn(
-        f"the plan by rule '{plan.rule}' scales {option} together with the rates, and the optimizer has {option} "
-        f"{value} for all of them; build it by plan.optimizer(model, {option}=...), or give {option} to "
+        f"the plan by rule '{plan.rule}' scales {option} together with the rates, but the optimizer has {option} "
+        f"{value} for all of them; build it with plan.optimizer(model, {option}=...), or give {option} to "
         "plan.param_groups(model, ...) and not to the optimizer",
         PlanWarning,
     )
 
 
 def _require_sorted(plan: Plan, optimizer: Optimizer, named: list[tuple[str, Any]]) -> None:
-    """Refuse a Muon that steps other matrices than the plan's."""
+    """Refuse a Muon that does not step exactly the plan's matrices."""
     if plan.optimizer_name != "muon" or not isinstance(optimizer, Muon):
         return
     matrices = matrices_of(plan)
@@ -134,18 +134,18 @@ def _require_sorted(plan: Plan, optimizer: Optimizer, named: list[tuple[str, Any
         if stepped != (name in matrices):
             does = "steps" if stepped else "does not step"
             raise PlanError(
-                f"the optimizer's Muon {does} '{name}', which {'is no' if stepped else 'is a'} hidden matrix of the "
-                "plan; build it by plan.optimizer(model), or from plan.param_groups(model) as they are"
+                f"the optimizer's Muon {does} '{name}', which {'is not' if stepped else 'is'} a hidden matrix of the "
+                "plan; build it with plan.optimizer(model), or from unchanged plan.param_groups(model)"
             )
 
 
 def require_even_schedule(optimizer: Optimizer, scheduler: Any) -> None:
-    """Refuse a scheduler that will scale groups by different factors, found by running a copy of it ahead."""
+    """Refuse a scheduler that will scale groups by different factors, which running a copy of it ahead shows."""
     if getattr(scheduler, "optimizer", None) is not optimizer:
         raise InputError(f"the scheduler is {shown(scheduler)}; give one of this optimizer, such as CosineAnnealingLR")
     settings = [{n: v for n, v in group.items() if n != "params"} for group in optimizer.param_groups]
     stand_in = SGD([{**group, "params": [torch.zeros(1)]} for group in settings], lr=1.0)
-    # A warm-up begins at zero, where no factor is known: what it rises to stands for that.
+    # A warm-up begins at zero, which has no factors: the rates that it rises to count instead.
     start = [float(group["lr"]) or float(group.get("initial_lr", 0.0)) for group in settings]
     ahead = copy.deepcopy(scheduler, {id(optimizer): stand_in})
     arguments = (1.0,) if isinstance(scheduler, ReduceLROnPlateau) else ()
@@ -159,17 +159,17 @@ def require_even_schedule(optimizer: Optimizer, scheduler: Any) -> None:
             factors = [float(g["lr"]) / rate for g, rate in zip(stand_in.param_groups, start, strict=True) if rate]
             if max(factors, default=0.0) - min(factors, default=0.0) > _CLOSE * max(1.0, *factors):
                 raise PlanError(
-                    f"{type(scheduler).__name__} makes rates alike: {step} steps ahead one group is at "
+                    f"{type(scheduler).__name__} changes the ratios of rates: {step} steps ahead one group is at "
                     f"{min(factors):.4g} of its rate and another at {max(factors):.4g}; scale all groups by one "
-                    "factor: floors such as eta_min or min_lr have to be 0, or a list, one of each group"
+                    "factor: floors such as eta_min or min_lr have to be 0, or a list with one for each group"
                 )
 
 
 def _unlike(name: str, rate: float, wanted: float, one_rate: bool) -> str:
-    what = "all parameters have the one learning rate" if one_rate else f"'{name}' has the learning rate"
+    what = "all parameters have the same learning rate" if one_rate else f"'{name}' has the learning rate"
     planned = f"'{name}'" if one_rate else "it"
     return (
-        f"the optimizer's groups are not the plan's: {what} {rate:.4g}, where the plan has {wanted:.4g} for {planned}; "
+        f"the optimizer's groups are not the plan's: {what} {rate:.4g}, but the plan has {wanted:.4g} for {planned}; "
         "build the optimizer from plan.param_groups(model), and scale all groups by one factor: OneCycleLR takes a "
         "list, max_lr=[g['lr'] for g in optimizer.param_groups], and floors such as eta_min or min_lr have to be 0 or "
         "a list"

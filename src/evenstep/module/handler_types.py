@@ -1,4 +1,4 @@
-"""What flows through a trace: signals, parameters and constants; and what an operator's handler sees and answers."""
+"""The values in a trace (signals, parameters, constants), and what an operator's handler receives and returns."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Shape = tuple[int, ...]
 class Entrywise:
     """Say which function of which field a tensor is, entry by entry.
 
-    The field is what vertex `root` carries, its entries moved about as `layout` says: tensors of one root, layout and
-    shape have the same entry at the same place. `counts` says whether the function counts as an activation on a path.
+    The field is the signal at vertex `root`, with entries moved as `layout` says: tensors with the same root, layout
+    and shape have the same entries in the same places. `counts` says whether the function counts as an activation.
     """
 
     root: str
@@ -29,10 +29,10 @@ class Entrywise:
 
 @dataclass(frozen=True, slots=True)
 class SignalValue:
-    """A tensor on a path from the input: the vertex that carries it and its shape.
+    """Hold a tensor on a path from the input: the vertex that carries it, and its shape.
 
     `probability` marks the output of a softmax, whose rows sum to one. `entrywise` says of which field the tensor is a
-    function; None where it is the field of its own vertex.
+    function; None if it is its own vertex's field.
     """
 
     vertex: str
@@ -43,10 +43,10 @@ class SignalValue:
 
 @dataclass(frozen=True, slots=True)
 class ParameterValue:
-    """A parameter, or a tensor computed from parameters alone: their names and its shape.
+    """Hold a parameter, or a tensor computed from parameters only: their names and its shape.
 
-    `made` names the tensor where it is more than the entries of parameters moved about (a normed weight, an
-    exponential): its size then does not follow from drawing them. `tensor` gives its values where they can be had.
+    `made` names the tensor if it is more than parameters with their entries moved (a normed weight, an exponential):
+    drawing them then does not determine its size. `tensor` returns its values if they are available.
     """
 
     names: tuple[str, ...]
@@ -57,11 +57,11 @@ class ParameterValue:
 
 @dataclass(frozen=True, slots=True)
 class ConstantValue:
-    """A tensor that depends on neither inputs nor parameters: buffers, masks, positions.
+    """Hold a tensor that depends on neither inputs nor parameters: buffers, masks, positions.
 
-    `buffer` names the buffer, or what was computed from one; `tensor` gives its values where they can be had. `starts`
-    is where the unit interval begins that it was drawn from, and `mean` that of a mask made of such draws. `fill` is
-    the number that all its entries are; `entrywise` the condition on a field that a mask holds (`x > 0`).
+    `buffer` names the buffer, or a tensor computed from one; `tensor` returns its values if they are available. If it
+    was drawn from a unit interval, `starts` is where that begins, and `mean` is the mean of a mask made of such draws.
+    `fill` is the number that all its entries equal; `entrywise` the condition on a field that a mask holds (`x > 0`).
     """
 
     shape: Shape
@@ -75,7 +75,7 @@ class ConstantValue:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """An operator as a function of its operands' entries: signals, masks, constants and numbers."""
+    """Hold an operator as a function of its operands' entries: signals, masks, constants and numbers."""
 
     function: Callable[..., Expression]
     operands: tuple[Any, ...]
@@ -83,14 +83,14 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a handler draws for an operator: the edges that reach its output, how they join, the parameters it uses.
+    """Hold what a handler draws for an operator: the edges into its output, how they join, the parameters it uses.
 
-    The edges' target is the output, which the tracer names; `edge_from` makes them. Without edges the output is off
-    every path: a parameter's value if parameters are used, else a constant. Of a parameter in `uses` the handler gives
+    The edges' target is the output, which the tracer names; `edge_from` makes them. Without edges the output is on no
+    path: it is a parameter's value if parameters are used, else a constant. For a parameter in `uses` the handler gives
     name, role and fans, and the tracer adds the rest. `parts` says that several outputs are different entries of the
-    signal, each a vertex of its own; `scale` multiplies what the edges make together; `probability` marks rows that
-    sum to one. `formula` says what the operator computes entry by entry: where its operands are all functions of one
-    field, one activation of that field takes the place of the edges.
+    signal, each with its own vertex; `scale` multiplies the joined edges; `probability` marks rows that sum to one.
+    `formula` says what the operator computes entry by entry: if all its operands are functions of one field, one
+    activation of that field replaces the edges.
     """
 
     edges: tuple[Edge, ...] = ()
@@ -117,7 +117,7 @@ def carried(signal: SignalValue) -> Outcome:
 
 @dataclass(frozen=True)
 class Call:
-    """One operator call as its handler sees it.
+    """Hold one operator call as its handler receives it.
 
     `args` and `kwargs` hold `SignalValue`, `ParameterValue` or `ConstantValue` in place of tensors and plain Python
     values elsewhere; `shape` is that of the (first) output; `rms` gives the root mean square of a parameter or buffer.
@@ -137,7 +137,7 @@ class Call:
         return self.kwargs.get(name, default)
 
     def signals(self) -> tuple[SignalValue, ...]:
-        """Return all signals among the arguments, lists looked into, in order."""
+        """Return all signals among the arguments, including those in lists, in order."""
         return tuple(v for v in flattened((self.args, tuple(self.kwargs.values()))) if isinstance(v, SignalValue))
 
     def parameters(self) -> tuple[ParameterValue, ...]:

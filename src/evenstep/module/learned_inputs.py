@@ -1,7 +1,7 @@
-"""Layers that read learned queries or constants: what they make joins the signal, so it is one.
+"""Layers that read learned queries or constants: if their output joins a signal, it is a signal.
 
-A linear layer of parameters alone either makes a signal (the queries of a decoder's first attention) or a weight (a
-network that writes another's). What becomes of its output tells them apart.
+A linear layer that reads only parameters makes either a signal (the queries of a decoder's first attention) or a weight
+(a network that computes another's weights). The use of its output tells which.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import fx
 from evenstep.module.ops import op_name
 
 _LAYERS = ("aten.linear.", "aten.conv1d.", "aten.conv2d.", "aten.conv3d.")
-# Where a tensor is one signal among others, whatever its place among the arguments.
+# Operators whose tensors are all signals, whatever their place among the arguments.
 _JOINS = (
     *("aten.add.", "aten.add_.", "aten.sub.", "aten.cat.", "aten.stack.", "aten.concat."),
     *("aten.scaled_dot_product_attention.",),
@@ -22,15 +22,15 @@ _JOINS = (
 
 def dependents(graph: fx.Graph, inputs: Collection[str]) -> set[fx.Node]:
     """Return the nodes whose values depend on the inputs of these names."""
-    found: set[fx.Node] = set()
+    nodes: set[fx.Node] = set()
     for node in graph.nodes:
-        if node.name in inputs or any(argument in found for argument in node.all_input_nodes):
-            found.add(node)
-    return found
+        if node.name in inputs or any(argument in nodes for argument in node.all_input_nodes):
+            nodes.add(node)
+    return nodes
 
 
 def makes_a_signal(node: fx.Node, dependent: Collection[fx.Node]) -> bool:
-    """Say whether a layer that reads parameters or constants alone makes something that joins a signal."""
+    """Return whether the output of a layer that only reads parameters or constants joins a signal."""
     if not op_name(node.target).startswith(_LAYERS):
         return False
     queue, seen = [node], {node}
@@ -46,5 +46,5 @@ def makes_a_signal(node: fx.Node, dependent: Collection[fx.Node]) -> bool:
 
 
 def joins(op: str) -> bool:
-    """Say whether an operator joins tensors on an equal footing."""
+    """Return whether an operator joins tensors on an equal footing."""
     return op.startswith(_JOINS)

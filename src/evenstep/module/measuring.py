@@ -1,6 +1,6 @@
-"""Run a module's program once with weights drawn as planned, and see how large the signal is at every vertex.
+"""Run a module's program with weights drawn as planned, and measure the signal at every vertex.
 
-The module itself is not touched: its program runs on values of its own, and nothing but the sizes is kept.
+The module does not change: its program runs on separate values, and only the sizes are kept.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from evenstep.module.reading import TRANSPARENT, Maker, Reading
 from evenstep.module.threads import threads
 from evenstep.planning import ParameterPlan, Plan
 
-# Multiplications by parameters that a forward pass may take unasked: a second's worth, and for every node of a program
-# as many as a core does in the time that reading the node takes.
+# The largest forward pass that runs by default, in multiplications by parameters: about a second's worth, plus for each
+# node of a program as many as a core does in the time that it takes to read the node.
 _ALWAYS, _FOR_EVERY_NODE = 1e9, 5e7
 _FEW_ENTRIES = 2.0**21  # of all parameters: networks as small as this are drawn several times over
 _DRAWS = 5
-_MANY_ENTRIES = 2**16  # of one parameter: its products are sums of many, so that any numbers of this size will do
+_MANY_ENTRIES = 2**16  # of one parameter: its products sum so many terms that any numbers of the right size will do
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Hold the moments at one vertex, of several draws, and over how many entries each was taken."""
+    """Hold the moments at one vertex in several draws, and the number of entries of each draw."""
 
     draws: tuple[Moments, ...]
     entries: int
 
 
 def can_run(reading: Reading) -> bool:
-    """Say whether a program can be run: tensors on the device 'meta' have no values, and loops may not end."""
+    """Return whether a program can run: tensors on the device 'meta' have no values, and loops may not end."""
     if any("while_loop" in str(node.target) for node in reading.program.graph.nodes):
         return False
     values = (*reading.program.tensors.values(), *reading.program.examples)
@@ -46,7 +46,7 @@ def can_run(reading: Reading) -> bool:
 
 
 def forward_size(reading: Reading) -> float:
-    """Return about how many multiplications by parameters one forward pass takes."""
+    """Return the approximate number of multiplications by parameters in a forward pass."""
     program, total = reading.program, 0.0
     sizes = {
         given.name: program.tensors[given.target].shape
@@ -64,19 +64,19 @@ def forward_size(reading: Reading) -> float:
 
 
 def is_large(reading: Reading) -> bool:
-    """Say whether a forward pass would take much longer than reading the network took."""
+    """Return whether a forward pass would take much longer than reading the network did."""
     return forward_size(reading) > _ALWAYS + _FOR_EVERY_NODE * len(reading.program.graph.nodes)
 
 
 def measure(reading: Reading, plan: Plan) -> dict[str, Measurement]:
-    """Return what every vertex carries where inputs are standard Gaussians and weights are drawn as planned.
+    """Return the measured signal at every vertex for standard Gaussian inputs and weights drawn as planned.
 
-    Small networks are drawn several times. Random numbers come from seeds of their own: one plan, one answer.
+    Small networks are drawn several times. The seeds are fixed, so a plan always gives the same result.
     """
     if sum(math.prod(p.shape) for p in plan.graph.parameters) >= _FEW_ENTRIES:
         draws = [_draw(reading, plan, 0)]
     else:
-        with threads(1, torch.device("cpu")):  # threads only get into each other's way in so small a network
+        with threads(1, torch.device("cpu")):  # several threads only slow such a small network down
             draws = [_draw(reading, plan, seed) for seed in range(_DRAWS)]
     return {
         vertex: Measurement(tuple(draw[vertex][0] for draw in draws), draws[0][vertex][1])
@@ -101,7 +101,7 @@ def _draw(reading: Reading, plan: Plan, seed: int) -> dict[str, tuple[Moments, i
 
     devices = {value.device for value in reading.program.tensors.values() if value.device.type == "cuda"}
     with torch.no_grad(), torch.random.fork_rng(devices=[device.index for device in devices]):
-        torch.manual_seed(seed)  # what the network itself draws: dropout
+        torch.manual_seed(seed)  # for draws of the network itself, such as dropout
         forward = _Forward(reading.program.graph_module, see)
         forward.run(*_arguments(reading, plan, seed))
     return seen
@@ -115,7 +115,7 @@ def _moments(value: Tensor) -> Moments:
 
 
 class _Later:
-    """A parameter that is drawn when it is first needed, so that a large network is never there a second time."""
+    """Draw a parameter when it is first needed, so that a large network is never in memory twice."""
 
     def __init__(self, make: Callable[[], Tensor]) -> None:
         self.make = make
@@ -130,7 +130,7 @@ class _Forward(fx.Interpreter):
         self.extra_traceback = False
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run a node, then show what it gave."""
+        """Run a node, then show its result."""
         for argument in n.all_input_nodes:
             value = self.env[argument]
             if isinstance(value, _Later):
@@ -142,7 +142,7 @@ class _Forward(fx.Interpreter):
         return result
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the graphs inside operators that only set a mode around them as graphs of their own."""
+        """Run graphs inside operators that only set a mode around them like any other graph."""
         if str(target) in TRANSPARENT:
             place = next(i for i, value in enumerate(args) if isinstance(value, fx.GraphModule))
             return _Forward(args[place], self.see).run(*args[place + 1 :])
@@ -150,7 +150,7 @@ class _Forward(fx.Interpreter):
 
 
 def _by_batch(target: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Let batch norms divide by the batch's own statistics in evaluation mode too: before training there are no others.
+    """Make batch norms use the batch's statistics in eval mode too: before training there are no others.
 
     The arguments are input, weight, bias, running mean, running variance, and whether the batch counts.
     """
@@ -159,7 +159,7 @@ def _by_batch(target: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*args[:5], True, *args[6:])
 
 
-# What the program runs on
+# The program's inputs
 
 
 def _arguments(reading: Reading, plan: Plan, seed: int) -> list[Any]:
@@ -172,11 +172,12 @@ def _arguments(reading: Reading, plan: Plan, seed: int) -> list[Any]:
         if kind == "input":
             arguments.append(_shown(next(examples), rows.get(name), _generator(name, seed), alone=alone))
         elif kind == "parameter":
-            own = reading.own_names.get(target, target)
-            arguments.append(_parameter(program.tensors[target], planned.get(own), own, seed))
+            canonical = reading.own_names.get(target, target)
+            arguments.append(_parameter(program.tensors[target], planned.get(canonical), canonical, seed))
         else:
             value = program.tensors[target]
-            arguments.append(value.clone() if isinstance(value, Tensor) else value)  # batch norms write into theirs
+            # A clone, because batch norms write into their buffers.
+            arguments.append(value.clone() if isinstance(value, Tensor) else value)
     return arguments
 
 
@@ -200,13 +201,13 @@ def _generator(name: str, seed: int) -> torch.Generator:
 
 
 def _shown(value: Any, rows: int | None, generator: torch.Generator, *, alone: bool) -> Any:
-    """Return what an input is shown as: data as standard Gaussians, masks beside them and indices as they came.
+    """Return an input's values for the run: standard Gaussians for data; masks and indices as they are.
 
-    Indices that are all the same, as an example of zeros has them, are drawn from the rows of the table they look up.
+    If all indices are equal, as in an example of zeros, they are drawn from the rows of the table that they look up.
     """
     if not isinstance(value, Tensor):
         return value
-    value = value.clone()  # a network may change its inputs in place
+    value = value.clone()  # the network may change its inputs in place
     constant = value.numel() < 2 or bool((value == value.flatten()[0]).all())
     if value.is_floating_point():
         zeros_and_ones = not constant and bool(((value == 0) | (value == 1)).all())
@@ -219,7 +220,7 @@ def _shown(value: Any, rows: int | None, generator: torch.Generator, *, alone: b
 
 
 def _table_rows(reading: Reading) -> Mapping[str, int]:
-    """Return, for every input that looks a table up as it is, how many rows the smallest such table has."""
+    """Return, for every input that directly looks up tables, the number of rows of the smallest one."""
     rows: dict[str, int] = {}
     for node in reading.program.graph.nodes:
         if "embedding" not in str(node.target) or len(node.args) < 2:

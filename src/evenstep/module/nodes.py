@@ -1,4 +1,4 @@
-"""What a node of an exported graph says of itself: its place among the modules, its name, its outputs' shapes."""
+"""Properties of a node in an exported graph: the module that called it, its name, its outputs' shapes."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _VALUES = (ParameterValue, ConstantValue)
 
 
 def require_fixed_size(node: fx.Node, result: Any) -> None:
-    """Refuse tensors whose size depends on the values of others, as `nonzero` and masks as indices give them."""
+    """Refuse tensors whose size depends on other tensors' values, as with `nonzero` or masks as indices."""
     sizes = (size for value in flattened(result) if isinstance(value, torch.Tensor) for size in value.shape)
     if any(isinstance(size, torch.SymInt) for size in sizes):
         line = str(node.meta.get("stack_trace") or "").strip().splitlines()
         where = f", at `{line[-1].strip()}`" if line else ""
         raise TraceError(
-            f"operator '{op_name(node.target)}' in {place_of(node)} gives a tensor whose size depends on the "
-            f"data{where}; use torch.where or a mask as a factor there, or plan the parts on either side of it"
+            f"operator '{op_name(node.target)}' in {place_of(node)} returns a tensor whose size depends on the "
+            f"data{where}; use torch.where or multiply by a mask there, or plan the parts before and after it"
         )
 
 
 def shape_of(value: Any) -> Shape | None:
-    """Return a tensor's shape, None for anything else."""
+    """Return a tensor's shape; None for anything else."""
     return tuple(int(size) for size in value.shape) if isinstance(value, torch.Tensor) else None
 
 
 def each_output(result: Any, make: Any) -> Any:
-    """Return a value for every tensor an operator gives back, in the same nesting."""
+    """Return a value for every tensor that an operator returns, in the same nesting."""
     if isinstance(result, list | tuple):
         return type(result)(each_output(item, make) for item in result)
     shape = shape_of(result)
@@ -52,7 +52,7 @@ def written_by(node: fx.Node) -> list[fx.Node]:
 
 
 def viewed_by(node: fx.Node) -> fx.Node | None:
-    """Return the node whose memory an operator's output shares (a slice's tensor), None if the output is its own."""
+    """Return the node whose memory an operator's output shares (a slice's tensor); None if it shares none."""
     for argument, value in zip(_schema_arguments(node), node.args, strict=False):
         if isinstance(value, fx.Node) and argument.alias_info is not None and not argument.alias_info.is_write:
             return value
@@ -65,9 +65,9 @@ def _schema_arguments(node: fx.Node) -> Any:
 
 
 def repeated(node: fx.Node, call: Call) -> Callable[[], Any] | None:
-    """Return a function that computes an operator on the real values, once; None if it reads a signal or draws.
+    """Return a function that computes an operator once on real values; None if it reads a signal or draws.
 
-    An operator that writes in place is given copies.
+    An operator that writes in place gets copies.
     """
     target = node.target
     schema, tags = getattr(target, "_schema", None), getattr(target, "tags", ())
@@ -93,7 +93,7 @@ def repeated(node: fx.Node, call: Call) -> Callable[[], Any] | None:
 
 
 def attribute(module: nn.Module, target: str) -> Any:
-    """Return what a dotted name stands for in a module, tensors as constants."""
+    """Return the attribute of a module with a dotted name, tensors as constants."""
     value: Any = module
     for part in target.split("."):
         value = getattr(value, part)
@@ -101,7 +101,7 @@ def attribute(module: nn.Module, target: str) -> Any:
 
 
 def module_path(node: fx.Node) -> str:
-    """Return the path of the innermost module that called the operator, '' for the traced module itself."""
+    """Return the path of the innermost module that called the operator; '' for the traced module itself."""
     stack = node.meta.get("nn_module_stack") or {}
     entry = next(reversed(stack.values()), None) if stack else None
     path = entry[0] if entry else ""
@@ -116,7 +116,7 @@ def module_class(node: fx.Node) -> str:
 
 
 def place_of(node: fx.Node) -> str:
-    """Say in words which module called the operator."""
+    """Say which module called the operator."""
     path, kind = module_path(node), module_class(node).rpartition(".")[2]
     return f"module '{path}' ({kind})" if path else f"the module itself ({kind})" if kind else "the module"
 

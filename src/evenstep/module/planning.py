@@ -1,4 +1,4 @@
-"""The whole way in one call: module to graph to plan, checked by one forward pass."""
+"""From a module to its graph to its plan in one call, checked by a forward pass."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def plan(
 ) -> Plan:
     """Return an initialisation and a learning rate for every trainable parameter of a module (or graph).
 
-    `base` is the result of `search_lr`, or a learning rate as it finds them: the best one of the network `base_graph`,
-    or without that of the one-hidden-layer chain of the same kind. Left out, the plan holds factors only. `init` is
-    `conserve`, `degree` (the paper's), `he`, or `keep` for a plan of learning rates alone; `optimizer`, left out, is
-    the one the base was searched for; a bare learning rate does not say which it is for, so there it has to be given:
-    `sgd`, `momentum`, `adam` (or `adamw`), `muon`, `lion`, a class such as `torch.optim.AdamW`, or an instance,
-    whose settings `plan.optimizer(model)` takes over, but for its learning rate. `batch_size` and `steps` are those
-    that a bare learning rate was found with, a search knows its own; `Plan.at` moves the plan to yours.
+    `base` is the result of `search_lr`, or the best learning rate of the network `base_graph`, by default the
+    one-hidden-layer chain of the same kind. Without `base` the plan holds factors only. `init` is `conserve`, `degree`
+    (the paper's), `he`, or `keep` for a plan of learning rates only. `optimizer` defaults to the one that the base was
+    searched for; with a bare learning rate it has to be given: `sgd`, `momentum`, `adam` (or `adamw`), `muon`, `lion`,
+    a class such as `torch.optim.AdamW`, or an instance, whose settings except for the learning rate
+    `plan.optimizer(model)` takes over. `batch_size` and `steps` are those that a bare learning rate was searched with;
+    a search knows its own. `Plan.at` moves the plan to yours.
 
-    One forward pass with weights drawn as planned then measures what every vertex carries: where that is far from what
-    was computed, a warning names the operator and the plan goes on from what was measured. The module itself is not
-    touched. `measure` left out does so where the network can run and its forward pass is no large one; True and False
-    insist. What looks wrong in the finished plan is a `PlanWarning` too; with `strict` it is an error.
+    A forward pass with weights drawn as planned then measures the signal at every vertex: if one is far from the
+    computed one, a warning names the operator and the plan uses the measured value. The module itself does not change.
+    By default this happens if the network can run and its forward pass is not large; `measure` forces it on (True) or
+    off (False). What looks wrong in the finished plan is also a `PlanWarning`; with `strict` it is an error.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(8, 256), nn.ReLU(), nn.Linear(256, 2))
@@ -79,7 +79,7 @@ def plan(
 
 @contextmanager
 def _own_generators_kept(model: nn.Module) -> Iterator[None]:
-    """Leave the random numbers that modules draw from generators of their own as they were."""
+    """Restore the state of generators that modules hold."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     held = [value for module in modules for value in vars(module).values() if isinstance(value, torch.Generator)]
     before = [(generator, generator.get_state()) for generator in held]

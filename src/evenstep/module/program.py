@@ -1,4 +1,4 @@
-"""A module's run as a graph of operators: what the reader walks and what a forward pass repeats, however it was got."""
+"""A module's run as a graph of operators, exported or recorded, for the reader and for forward passes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Kind = Literal["parameter", "fixed", "input"]
 
 
 class ProgramInput(NamedTuple):
-    """Say what a placeholder of a program stands for: a parameter or a fixed tensor by its name, or an input."""
+    """Say what a program's placeholder stands for: a parameter or fixed tensor, by name, or an input."""
 
     name: str
     kind: Kind
@@ -27,10 +27,10 @@ class ProgramInput(NamedTuple):
 class Program:
     """Hold a module's operators as one graph, and the values it runs on.
 
-    `inputs` come in the order of the graph's placeholders; `results` says of each leaf of its output whether the module
-    returns it as a result: buffers it updates and states it hands to its next call are none. `tensors` holds parameters
-    and buffers by name, `constants` those of them that the module itself does not name, and `examples` the values of
-    the placeholders that are inputs. `remarks` say what was taken as it happened to be.
+    `inputs` are in the order of the graph's placeholders; `results` says for each leaf of the output whether it is a
+    result of the module, and not an updated buffer or a state for its next call. `tensors` holds parameters and buffers
+    by name, `constants` those of them that the module itself does not name, and `examples` the values of the
+    placeholders that are inputs. `remarks` say what depends on the example inputs.
     """
 
     graph_module: fx.GraphModule
@@ -48,7 +48,7 @@ class Program:
 
 
 def of_export(exported: ExportedProgram) -> Program:
-    """Return an exported program as one."""
+    """Return an exported program as a `Program`."""
     kinds: dict[InputKind, Kind] = {InputKind.PARAMETER: "parameter", InputKind.USER_INPUT: "input"}
     inputs = [
         ProgramInput(getattr(spec.arg, "name", ""), kinds.get(spec.kind, "fixed"), str(spec.target or ""))
@@ -69,7 +69,7 @@ def of_export(exported: ExportedProgram) -> Program:
 
 
 def has_fixed_sizes(program: Program) -> bool:
-    """Say whether no tensor's size depends on the values of others, as that of `nonzero` does."""
+    """Return whether no tensor's size depends on other tensors' values, as that of `nonzero` does."""
     values = (value for node in program.graph.nodes for value in tree_leaves(node.meta.get("val")))
     return not any(
         isinstance(size, torch.SymInt) for value in values if isinstance(value, torch.Tensor) for size in value.shape
@@ -79,7 +79,7 @@ def has_fixed_sizes(program: Program) -> bool:
 def results_of(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors that a module returns as results, in tuples, lists, mappings and dataclasses.
 
-    What any other object holds is a state for the next call, such as a language model's cache.
+    Tensors in other objects are states for the next call, such as a language model's cache.
     """
     if isinstance(value, torch.Tensor):
         yield value

@@ -1,4 +1,4 @@
-"""A module as it was read: its graph, the program it was read from, and which node makes what a vertex carries."""
+"""A module as it was read: its graph, the program it was read from, and the node that makes each vertex's signal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRANSPARENT = ("wrap_with_set_grad_enabled", "wrap_with_autocast", "wrap", "tag_
 
 
 class Maker(NamedTuple):
-    """Say which node of a program makes what a vertex carries: its output at `place`, where it has several."""
+    """Name the node of a program that makes a vertex's signal, and which of its outputs that is, if it has several."""
 
     node: fx.Node
     place: tuple[int, ...] = ()
@@ -24,9 +24,9 @@ class Maker(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """Hold a module as it was read: its graph, the program it was read from, and what makes each vertex.
+    """Hold a module as it was read: its graph, the program it was read from, and the node that makes each vertex.
 
-    `own_names` maps every name of a parameter to the one it goes by: tied parameters have several.
+    `own_names` maps every name of a parameter to the one that plans use: tied parameters have several.
     """
 
     graph: Graph

@@ -1,8 +1,8 @@
-"""Record one run of a module on its example inputs as a graph of operators, for what cannot be exported.
+"""Record one run of a module on its example inputs as a graph of operators, for modules that cannot be exported.
 
-Where the module asks its data what to do next, the recording holds what it did on the example inputs. Layers that are
-dropped at random are there: of the runs in which every such draw comes out low, and high, the one counts that uses more
-parameters.
+If the module's control flow depends on its data, the recording holds what it did on the example inputs. It includes
+layers that are dropped at random: of one run in which all such draws are low, and one in which all are high, the one
+that uses more parameters counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DATA = Tensor.data.__get__  # type: ignore[attr-defined]
 _FINDS = (torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere, torch.unique, Tensor.unique)
 _PICKS = (Tensor.__getitem__, torch.masked_select, Tensor.masked_select)
 _GRADIENTS = torch._C._set_grad_enabled
-# Operators by which a tensor's values become numbers of Python, and those whose output is as large as their data say.
+# Operators that turn a tensor's values into Python numbers, and those whose output's size depends on the data.
 _ASKS = (
     "aten._local_scalar_dense.",
     "aten.item.",
@@ -49,14 +49,14 @@ _SIZES = (
     "aten.unique",
     "aten._unique",
 )
-# Checks that a signal is sound: what they say of one input they say of all, or the network is broken.
+# Checks that a signal is finite: unless the network is broken, their result is the same for all inputs.
 _CHECKS = ("aten.isfinite.", "aten.isnan.", "aten.isinf.")
 
 
 def record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
-    """Return the program of one run of a module on its example inputs; the module itself is not touched.
+    """Return the program of one run of a module on its example inputs; the module does not change.
 
-    What the run raises is raised on.
+    Errors of the run are passed on.
     """
     first, drew = _recorded(model, args, kwargs, HIGH)
     if not drew:
@@ -66,13 +66,13 @@ def record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> P
 
 
 def run_plain(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Run a copy of a module on copies of its inputs, and forget what comes out: it raises where the module does."""
+    """Run a copy of a module on copies of its inputs and ignore the output, only to raise the module's errors."""
     with Draws(model):
         _copied(model)(*_cloned(args), **_cloned(kwargs))
 
 
 def _recorded(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], level: float) -> tuple[Program, bool]:
-    """Return the program of one run in which every number drawn alone is `level`, and whether there was one."""
+    """Return the program of one run in which every single drawn number is `level`, and whether there was one."""
     copied = _copied(model)
     parameters, buffers = dict(copied.named_parameters()), dict(copied.named_buffers())
     values, spec = tree_flatten((_cloned(args), _cloned(kwargs)))
@@ -107,7 +107,7 @@ def _recorded(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], l
 
 
 def _copied(model: nn.Module) -> nn.Module:
-    """Return a copy of a module in everything but the numbers of its parameters, which are not there twice."""
+    """Return a copy of a module that shares the values of its parameters."""
     shared: dict[int, Any] = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in model.parameters()}
     for module in model.modules():  # tensors computed from others, as weight norms leave them, cannot be copied
         made = (v for v in vars(module).values() if isinstance(v, Tensor) and not v.is_leaf)
@@ -120,7 +120,7 @@ def _cloned(values: Any) -> Any:
 
 
 def _names(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, str]:
-    """Map the identities of the inputs' tensors to names as an export gives them: the argument's, and where in it."""
+    """Map the identities of the inputs' tensors to names as in an export: the argument, and the place within it."""
     try:
         bound = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):
@@ -137,7 +137,7 @@ def _parameters_used(program: Program) -> int:
 
 
 def _drop_questions(graph: fx.Graph) -> None:
-    """Take out what switches gradients or only asks for values, and what was computed only to be asked for."""
+    """Remove operators that switch gradients or only ask for values, and those computed only for that."""
     asked: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op != "call_function" or node.users:
@@ -149,7 +149,7 @@ def _drop_questions(graph: fx.Graph) -> None:
 
 @contextlib.contextmanager
 def _module_stack(model: nn.Module) -> Iterator[None]:
-    """Note at every operator recorded inside which modules called it, outermost first, as an export does."""
+    """Record for every operator which modules called it, outermost first, as an export does."""
     handles = []
     stacks: list[dict[str, tuple[str, str]]] = [{}]
     with fx_traceback.preserve_node_meta():
@@ -175,21 +175,21 @@ def _module_stack(model: nn.Module) -> Iterator[None]:
 
 
 def _ignoring(act: Callable[[], None], *_: Any) -> None:
-    """Call a function from a hook that has no use for what hooks are given."""
+    """Call a function from a hook, ignoring the hook's arguments."""
     act()
 
 
 class _AsItRan(TorchFunctionMode):
-    """Hold which entries a module picked as constants, so that other weights, run through the same program, fit it.
+    """Record the entries that a module picks by data as constants, so that the program also runs with other weights.
 
-    A signal that is handed to numpy is refused: what happens there is not seen.
+    A signal that is passed to numpy is refused, because numpy cannot be traced.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _LEAVES_TORCH and args[0].is_floating_point():
             raise NumpyError
         if func == _DATA and not isinstance(args[0], nn.Parameter):
-            return args[0].detach()  # the same values, and the recording sees where they come from
+            return args[0].detach()  # the same values, but their origin is recorded
         if func in _PICKS:
             args = (args[0], *tree_map(_held_mask, args[1:]))
         result = func(*args, **(kwargs or {}))
@@ -208,19 +208,19 @@ def _held(value: Any) -> Any:
 def _held_mask(value: Any) -> Any:
     if not isinstance(value, Tensor) or value.dtype != torch.bool:
         return value
-    value.nonzero()  # so that the recording shows the question
+    value.nonzero()  # so that the recording shows that the data were asked
     return _held(value)
 
 
 class NumpyError(Exception):
-    """Say that a module handed a signal to numpy while it was recorded."""
+    """Report that a module passed a signal to numpy while it was recorded."""
 
 
-# What was taken as it happened to be
+# What depends on the example inputs
 
 
 def _remarks(kind: str, graph: fx.Graph, inputs: Collection[str]) -> Iterator[str]:
-    """Yield a line if what the module does next depends on its data."""
+    """Yield a line if the module's control flow depends on its data."""
     signals = _signals(graph, inputs)
     asking = [node for node in graph.nodes if _depends_on_data(node, signals)]
     places = list(dict.fromkeys(place_of(node) for node in asking))
@@ -233,7 +233,7 @@ def _remarks(kind: str, graph: fx.Graph, inputs: Collection[str]) -> Iterator[st
 
 
 def _signals(graph: fx.Graph, inputs: Collection[str]) -> set[fx.Node]:
-    """Return the nodes that depend on an input's numbers; what whole numbers and masks alone say is layout."""
+    """Return the nodes that depend on an input's values; what depends only on integers and masks is layout."""
     signals: set[fx.Node] = set()
     dependent = dependents(graph, inputs)
     for node in graph.nodes:
@@ -258,7 +258,7 @@ def _finds(node: fx.Node) -> bool:
 
 
 def _checks(node: fx.Node) -> bool:
-    """Say whether a question is whether numbers are finite: a few operators on masks back to that."""
+    """Return whether a node only checks that numbers are finite, through at most a few operators on masks."""
     queue = list(node.all_input_nodes)
     while queue:
         current = queue.pop()

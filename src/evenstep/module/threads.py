@@ -1,4 +1,4 @@
-"""How many of a CPU's threads torch's operators run on, for a while."""
+"""Set for a while how many CPU threads torch's operators run on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextlib.contextmanager
 def threads(count: int, device: torch.device) -> Iterator[None]:
-    """Run torch's operators on so many of a CPU's threads for a while; on another device as they are."""
+    """Run torch's operators on `count` CPU threads inside the context; on another device change nothing."""
     if device.type != "cpu":
         yield
         return

@@ -1,4 +1,4 @@
-"""From a module to a graph: export it, then let one handler per operator say which edges it draws."""
+"""From a module to a graph: export it, then let each operator's handler draw its edges."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def trace(
     """Return a module's graph, read from one run on example inputs; the module stays as it is.
 
     `example_inputs` is a tensor, a tuple of positional arguments or a mapping of keyword arguments; `example_kwargs`
-    adds keyword arguments to positional ones. An operator without a handler raises, or with `on_unknown='identity'` is
-    let through and every parameter it touches marked as outside the theory. The module is read in the mode it is in:
-    what only training uses (an auxiliary head) is seen in train mode alone, and a warning says so. The run is symbolic;
-    where that gives up it is a real one, and a warning says where what the module does depends on its data.
+    adds keyword arguments to positional ones. An operator without a handler raises; with `on_unknown='identity'` it is
+    let through, and every parameter that it affects is marked as outside the theory. The module is read in its current
+    mode: parts that only training uses (an auxiliary head) are not seen in eval mode, and a warning says so. The run is
+    symbolic; if that fails, it is a real one, and a warning says where the module's control flow depends on its data.
 
     >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
     >>> [edge.words() for edge in trace(net, torch.zeros(1, 8)).edges]
@@ -125,24 +125,24 @@ def _warn_of_unused(model: nn.Module, graph: Graph) -> None:
         more = f" and {len(idle) - 1} more" if len(idle) > 1 else ""
         warn(
             f"{type(model).__name__} was read in eval mode, where '{idle[0]}'{more} is not used; if training uses it, "
-            "call train() before the plan"
+            "call train() before planning"
         )
 
 
 @dataclass
 class _Sketch:
-    """The graph while it is drawn."""
+    """Hold the graph while it is drawn."""
 
     vertices: dict[str, Vertex] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
     uses: dict[str, Parameter] = field(default_factory=dict)
-    written: dict[str, str] = field(default_factory=dict)  # vertex -> the one last written into it in part
+    written: dict[str, str] = field(default_factory=dict)  # vertex -> the vertex last written into part of it
     makers: dict[str, Maker] = field(default_factory=dict)
-    superseded: dict[str, None] = field(default_factory=dict)  # vertices that a function of their field takes in
+    superseded: dict[str, None] = field(default_factory=dict)  # vertices that a composed function replaces
 
     def vertex(self, wanted: str, merge: Any = "sum") -> str:
-        """Add a vertex under the wanted name, numbered from the second of that name on."""
+        """Add a vertex of the wanted name, with a number from the second of that name on."""
         name, count = wanted, 1
         while name in self.vertices:
             count += 1
@@ -151,7 +151,7 @@ class _Sketch:
         return name
 
     def drop_superseded(self, outputs: Iterable[str]) -> None:
-        """Drop the steps of functions that are drawn as one activation, where nothing else reads them."""
+        """Drop the steps of functions that are drawn as one activation, unless something else reads them."""
         incoming: dict[str, list[Edge]] = {}
         readers: dict[str, int] = {}
         for edge in self.edges:
@@ -171,7 +171,7 @@ class _Sketch:
         self.edges = [edge for edge in self.edges if edge.target not in gone]
 
     def use(self, uses: Iterable[Parameter]) -> None:
-        """Note what parameters are used for; a weight's use outranks all others."""
+        """Record what parameters are used for; use as a weight takes precedence."""
         for use in uses:
             known = self.uses.get(use.name)
             if known is None or _PRECEDENCE[use.role] < _PRECEDENCE[known.role]:
@@ -179,7 +179,7 @@ class _Sketch:
 
 
 class _Tracer:
-    """Walk an exported graph, with a value for every node."""
+    """Walk an exported graph and compute a value for every node."""
 
     def __init__(self, model: nn.Module, on_unknown: OnUnknown) -> None:
         self.model = model
@@ -193,11 +193,12 @@ class _Tracer:
         self.tensors: dict[str, torch.Tensor] = {own_name(n): p for n, p in model.named_parameters()}
         self.tensors |= dict(model.named_buffers())
         self.dependent: set[fx.Node] = set()  # nodes whose values depend on the inputs
-        self.promoted: dict[fx.Node | tuple[str, ...], SignalValue] = {}  # parameters and constants that layers read
-        self.layouts = 0  # arrangements of entries that were met and cannot be told
+        # Parameters and constants that layers read as signals.
+        self.promoted: dict[fx.Node | tuple[str, ...], SignalValue] = {}
+        self.layouts = 0  # the number of unknown arrangements of entries so far
         self.sizes: dict[str, float | None] = {}
         self.made: dict[str, Callable[[], Any]] = {}  # tensors computed from parameters and buffers, by name
-        self.parts: dict[str, tuple[int, ...]] = {}  # of weights that hold several projections
+        self.parts: dict[str, tuple[int, ...]] = {}  # sizes of the projections that a fused weight holds
 
     # Reading
 
@@ -217,8 +218,8 @@ class _Tracer:
             if shape is None:
                 values[name] = None
             elif kind == "parameter":
-                own = self.canonical[target]
-                values[name] = ParameterValue((own,), shape, tensor=self._values_of(own))
+                canonical = self.canonical[target]
+                values[name] = ParameterValue((canonical,), shape, tensor=self._values_of(canonical))
             elif kind == "input":
                 vertex = self.drawing.vertex("input" if count == 1 else f"input.{name}")
                 self.drawing.inputs.append(vertex)
@@ -236,7 +237,7 @@ class _Tracer:
         return list(dict.fromkeys(signal.vertex for signal in kept))
 
     def _walk(self, module: fx.GraphModule, values: dict[str, Any]) -> Any:
-        """Give every node of a graph its value; return that of the output."""
+        """Compute every node's value; return the output's."""
         for node in module.graph.nodes:
             if node.op == "get_attr":
                 values[node.name] = attribute(module, str(node.target))
@@ -255,7 +256,7 @@ class _Tracer:
             return args[0][args[1]] if isinstance(args[0], list | tuple) else args[0]
         if str(node.target) in TRANSPARENT:
             return self._inline(next(a for a in args if isinstance(a, fx.GraphModule)), args)
-        if op_name(node.target).startswith("aten.broadcast_tensors."):  # each on its own, in one shape
+        if op_name(node.target).startswith("aten.broadcast_tensors."):  # each separately, in a common shape
             return list(args[0])
         result = node.meta.get("val")
         require_fixed_size(node, result)
@@ -280,7 +281,7 @@ class _Tracer:
             mask = mask_of(call)
             return each_output(result, lambda shape: ConstantValue(shape, entrywise=mask))
         if not any(kind.is_floating_point or kind.is_complex for kind in kinds):
-            outcome = carried(call.signals()[0])  # whole numbers: token ids and their like
+            outcome = carried(call.signals()[0])  # integers, such as token ids
         else:
             outcome = _with_all_parameters(self._outcome(call, node), call)
         if not outcome.edges:
@@ -288,7 +289,7 @@ class _Tracer:
         return self._draw_function(node, call, outcome, result)
 
     def _promoted(self, node: fx.Node, value: Any) -> Any:
-        """Return parameters or constants that a layer reads as a signal of their own, of the size they have."""
+        """Return parameters or constants that a layer reads as a separate signal of their size."""
         source = node.args[0]
         if not isinstance(value, ParameterValue | ConstantValue) or not isinstance(source, fx.Node):
             return value
@@ -314,13 +315,13 @@ class _Tracer:
         return self.promoted[key]
 
     def _joining(self, value: Any) -> Any:
-        """Return a parameter that a layer reads as the signal that it then is: it may join others by a skip."""
+        """Return the signal that stands for a parameter if a layer reads it as one: it may join others by a skip."""
         if not isinstance(value, ParameterValue) or value.made or value.names not in self.promoted:
             return value
         return replace(self.promoted[value.names], shape=value.shape)
 
     def _draw_function(self, node: fx.Node, call: Call, outcome: Outcome, result: Any) -> Any:
-        """Draw what an operator does: as one activation of the field it is a function of, if it is of one alone."""
+        """Draw an operator: as one activation if its output is a function of a single field."""
         function = None if isinstance(result, list | tuple) else composed(call, outcome)
         if function is None or sums_copies(call, outcome):
             value = self._draw(node, outcome, result)
@@ -335,7 +336,7 @@ class _Tracer:
         return replace(self._draw(node, outcome, result), entrywise=function)
 
     def _write(self, node: fx.Node, value: Any, values: dict[str, Any]) -> None:
-        """Note that a node's tensor was overwritten in place, and with it a part of what it is a view of."""
+        """Record that a node's tensor was overwritten in place, and with it part of the tensor it is a view of."""
         values[node.name] = value
         base = viewed_by(node)
         if base is None or not isinstance(value, SignalValue):
@@ -344,8 +345,8 @@ class _Tracer:
         share = math.prod(value.shape) / max(math.prod(whole), 1)
         before = values[base.name]
         if isinstance(before, SignalValue) and self.drawing.written.get(before.vertex) == value.vertex:
-            return  # `x[i] += y` writes twice: in place, and once more what is there already
-        if not isinstance(before, SignalValue) or share >= 1:  # a fresh tensor is filled part by part
+            return  # `x[i] += y` writes twice: in place, and then the same values again
+        if not isinstance(before, SignalValue) or share >= 1:  # a new tensor is filled part by part
             self.layouts += 1
             filled = SignalValue(value.vertex, whole, entrywise=Entrywise(value.vertex, f"#{self.layouts}"))
             self._write(base, filled, values)
@@ -407,7 +408,7 @@ class _Tracer:
         )
 
     def _offpath(self, call: Call, node: fx.Node, result: Any) -> Any:
-        """Return what an operator makes of parameters and constants alone, with its values where they can be had."""
+        """Return an operator's output from parameters and constants only, with its values if they are available."""
         compute = repeated(node, call)
         if isinstance(result, list | tuple):
             return [
@@ -453,7 +454,7 @@ class _Tracer:
         return each_output(result, lambda shape: SignalValue(vertex, shape, outcome.probability))
 
     def _draw_edge(self, edge: Edge, target: str) -> None:
-        """Draw an edge operator by operator, each with a vertex of its own; parameters go with the weight."""
+        """Draw an edge operator by operator, each with its own vertex; parameters stay with the weight."""
         source, operators = edge.source, edge.operators
         at_weight = operators.index(edge.weight) if edge.weight is not None else 0
         for position in range(len(operators) - 1):
@@ -468,11 +469,11 @@ class _Tracer:
         """Return the finished graph, simplified, with every parameter of the module."""
         drawing = self.drawing
         drawing.drop_superseded(outputs)
-        # At an output the logarithm of a softmax is the loss's business: what counts are the logits.
+        # A log-softmax at an output belongs to the loss: the logits count as the output.
         for place, edge in enumerate(drawing.edges):
             if edge.target in outputs and _is_log_softmax(edge):
                 drawing.edges[place] = replace(edge, operators=())
-                drawing.makers.pop(edge.target, None)  # what the program makes there is no longer what the vertex is
+                drawing.makers.pop(edge.target, None)  # the program's value there is no longer the vertex's
         graph = Graph.build(
             drawing.vertices.values(),
             drawing.edges,
@@ -488,7 +489,7 @@ class _Tracer:
         return replace(graph, parameters=marked)
 
     def _parameters(self) -> list[Parameter]:
-        """Return every parameter of the module once, then the buffers and computed tensors that serve as weights."""
+        """Return every parameter of the module once, then buffers and computed tensors that serve as weights."""
         made = []
         for full_name, tensor in self.model.named_parameters():
             made.append(self._parameter(own_name(full_name), tensor, trainable=tensor.requires_grad))
@@ -504,7 +505,7 @@ class _Tracer:
         return replace(use, shape=tuple(tensor.shape), trainable=trainable, measured=self._rms(name), parts=parts)
 
     def _rms(self, name: str) -> float | None:
-        """Return the root mean square of a parameter or buffer, None where its values are not at hand."""
+        """Return the root mean square of a parameter or buffer; None if its values are not available."""
         if name not in self.sizes:
             tensor = self._tensor(name)
             if tensor is None or tensor.is_meta or not (tensor.is_floating_point() or tensor.is_complex()):
@@ -514,7 +515,7 @@ class _Tracer:
         return self.sizes[name]
 
     def _tensor(self, name: str) -> torch.Tensor | None:
-        """Return a parameter, a buffer, or what was computed from them."""
+        """Return a parameter, a buffer, or a tensor computed from them."""
         if name in self.made:
             tensor = self.made[name]()
             return tensor if isinstance(tensor, torch.Tensor) else None
@@ -534,7 +535,7 @@ def _item(compute: Callable[[], Any], position: int) -> Any:
 
 
 def _with_all_parameters(outcome: Outcome, call: Call) -> Outcome:
-    """Return the outcome with parameters its handler left out (a bias on attention's scores) on the first edge."""
+    """Return the outcome with parameters that its handler left out (a bias on attention scores) on the first edge."""
     known = {use.name for use in outcome.uses}
     names = dict.fromkeys(name for value in call.parameters() for name in value.names if name not in known)
     if not names or not outcome.edges:
@@ -546,15 +547,15 @@ def _with_all_parameters(outcome: Outcome, call: Call) -> Outcome:
 
 
 def _touched(graph: Graph) -> dict[str, str]:
-    """Map the parameters beside an unknown operator, up to the next weights either way, to a note that says so."""
+    """Map the parameters near an unknown operator, up to the next weights in both directions, to a note on it."""
     notes: dict[str, str] = {}
     for edge in graph.edges:
         unknown = next((o for o in edge.operators if isinstance(o, Unknown)), None)
         if unknown is None:
             continue
-        beside = {edge, *_until_weights(edge.source, graph.incoming, forward=False)}
-        beside |= _until_weights(edge.target, graph.outgoing, forward=True)
-        for touched in beside:
+        nearby = {edge, *_until_weights(edge.source, graph.incoming, forward=False)}
+        nearby |= _until_weights(edge.target, graph.outgoing, forward=True)
+        for touched in nearby:
             for name in touched.parameters:
                 notes[name] = f"{OUTSIDE} (operator '{unknown.name}')"
     return notes
@@ -573,8 +574,8 @@ def _until_weights(start: str, edges: Mapping[str, tuple[Edge, ...]], *, forward
 
 
 def _drawn(call: Call) -> tuple[float | None, float | None]:
-    """Follow a mask drawn by hand, `floor(keep + rand())`: the start of its unit interval, and then its mean."""
-    op = call.op.rpartition(".")[0]  # without the overload's name
+    """Follow a hand-written mask, `floor(keep + rand())`: return the start of its unit interval, and its mean."""
+    op = call.op.rpartition(".")[0]  # without the name of the overload
     if op == "aten.rand":
         return 0.0, None
     starts = [value.starts for value in call.args if isinstance(value, ConstantValue) and value.starts is not None]

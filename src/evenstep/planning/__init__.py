@@ -1,4 +1,4 @@
-"""The plan as a value, and how a graph gets one. No torch."""
+"""The plan as a value, and how it is made from a graph. No torch."""
 
 from evenstep.planning.optimizers import OptimizerChoice, OptimizerLike, optimizer_choice
 from evenstep.planning.plan import ParameterPlan, Plan, VertexPlan, any_digits

@@ -1,4 +1,4 @@
-"""Change a plan by hand: parameters are named by patterns, and every change is written down in the plan."""
+"""Change a plan by hand: patterns choose parameters, and the plan records every change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def scaled(plan: Plan, pattern: str, factor: float) -> Plan:
     names = _matching(plan, pattern)
     added = Factor("scaled", value, f"by hand: '{pattern}'")
     shared = len(plan.factors)
-    # What all parameters have in common is the whole network's, and stands before what each has of its own.
+    # A factor of all parameters is the whole network's, and comes before each parameter's own.
     place = shared if len(names) == len(plan.parameters) else None
     parameters = tuple(_with_factor(p, added, place) if p.name in names else p for p in plan.parameters)
     factors = plan.factors if place is None else (*plan.factors, added)
@@ -32,11 +32,11 @@ def scaled(plan: Plan, pattern: str, factor: float) -> Plan:
 
 
 def frozen(plan: Plan, pattern: str) -> Plan:
-    """Return a plan in which all matching parameters stay as they are and are not trained."""
+    """Return a plan in which all matching parameters are kept as they are and not trained."""
     names = _matching(plan, pattern)
     note = f"frozen by hand: '{pattern}'"
     parameters = tuple(
-        replace(p, frozen=True, kept=True, init_reason="left as it is", notes=(*p.notes, note))
+        replace(p, frozen=True, kept=True, init_reason="kept as it is", notes=(*p.notes, note))
         if p.name in names and not p.frozen
         else p
         for p in plan.parameters
@@ -51,8 +51,8 @@ def _with_factor(parameter: ParameterPlan, added: Factor, place: int | None) -> 
     factors = (*parameter.factors[:place], added, *parameter.factors[place:])
     if not 0 < product(factors) < math.inf:
         raise InputError(
-            f"factor is {added.value:g}, which takes the rate of '{parameter.name}' out of all numbers; give a factor "
-            "nearer to 1"
+            f"factor is {added.value:g}, which makes the rate of '{parameter.name}' zero or infinite; give a factor "
+            "closer to 1"
         )
     return replace(parameter, factors=factors)
 
@@ -64,13 +64,13 @@ def _matching(plan: Plan, pattern: object) -> set[str]:
     if names := {p.name for p in plan.parameters if fnmatchcase(p.name, pattern)}:
         return names
     bare = pattern.strip("*?.")
-    near = heapq.nlargest(3, (p.name for p in plan.parameters), key=lambda name: _likeness(bare, name))
+    similar = heapq.nlargest(3, (p.name for p in plan.parameters), key=lambda name: _likeness(bare, name))
     raise InputError(
-        f"pattern is '{pattern}', which matches none of the {len(plan.parameters)} parameters; near it are "
-        f"{', '.join(map(repr, near))}"
+        f"pattern is '{pattern}', which matches none of the {len(plan.parameters)} parameters; similar names are "
+        f"{', '.join(map(repr, similar))}"
     )
 
 
 def _likeness(text: str, name: str) -> float:
-    """Return how near a text comes to a name, or to the last part of one."""
+    """Return how similar a text is to a name or to the name's last part."""
     return max(SequenceMatcher(None, text, part).ratio() for part in (name, name.rpartition(".")[2]))

@@ -1,4 +1,4 @@
-"""Hand a plan's learning rates over as ordinary optimiser groups of a module."""
+"""Turn a plan's learning rates into ordinary optimiser groups of a module."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def param_groups(
     """Return optimiser groups, one for each distinct learning rate, in the order of their first parameter.
 
     A group has `params`, a real `lr`, a `name` and whatever `options` were given (such as `weight_decay`). `decay` says
-    how weight decay goes with the rates, `no_decay` whether some parameters have none (see `evenstep.planning.decay`):
-    those are groups of their own, and so are Muon's matrices (`muon=True`, with their `layouts`). Parameters that the
-    plan has frozen are in none. Where the rule scales them, groups have an `eps` and a `weight_decay` of their own;
-    where a batch rule has moved them, `betas` as well.
+    how weight decay depends on the rates, `no_decay` whether some parameters have none (see `evenstep.planning.decay`);
+    those get groups of their own, as do Muon's matrices (`muon=True`, with their `layouts`). Parameters that the plan
+    has frozen are in no group. If the rule scales them, groups have their own `eps` and `weight_decay`, and `betas` if
+    a batch rule has moved them.
     """
     kind = decay_kind(decay, even_decay=even_decay)
     weight_decay = decay_rate(kind, options)
@@ -63,14 +63,14 @@ def param_groups(
         scaled = {name: value * scales[name] for name, value in usual.items()}
         if planned.name not in decays:
             scaled["weight_decay"] = 0.0
-        elif weight_decay is not None:  # decay then is the rate's alone
+        elif weight_decay is not None:  # decay then depends on the rate only
             scaled["weight_decay"] = group_decay(
                 kind, weight_decay, rate=rate * planned.lr_scale, decay_scale=plan.decay_scale(planned)
             )
-        # Twelve digits: what differs by rounding alone belongs together.
+        # Twelve digits: groups that differ only by rounding are one.
         scale, *others = (float(f"{value:.12g}") for value in (planned.lr_scale, *scaled.values()))
-        own = () if weight_decay is not None and planned.name in decays else tuple(others)
-        key = (scale, planned.name in decays, planned.name in matrices, own)
+        settings = () if weight_decay is not None and planned.name in decays else tuple(others)
+        key = (scale, planned.name in decays, planned.name in matrices, settings)
         if key not in groups:
             groups[key] = {"params": [], "lr": rate * scale, "name": planned.name, **options, **scaled}
             if plan.optimizer_name == "muon":
@@ -85,12 +85,12 @@ def param_groups(
 
 
 def spares_some(plan: Plan, no_decay: bool | None, weight_decay: Any) -> bool:
-    """Return whether norms, biases, gates and embeddings have no decay: as said, else where decay is decoupled."""
+    """Return whether norms, biases, gates and embeddings have no decay: `no_decay`, else whether decay is decoupled."""
     if no_decay is not None and not isinstance(no_decay, bool):
         raise InputError(f"no_decay is {shown(no_decay)}; give True, False, or leave it out")
     decays = _is_number(weight_decay) and weight_decay > 0
     if no_decay and not decays:
-        raise InputError(f"no_decay is True and weight_decay {shown(weight_decay)}; give a weight_decay above 0")
+        raise InputError(f"no_decay is True but weight_decay is {shown(weight_decay)}; give a weight_decay above 0")
     if no_decay is None:
         class_name = str(plan.optimizer_options.get("class", "AdamW"))
         return decays and steps_by_rate(plan.optimizer_name) and is_decoupled(class_name, plan.optimizer_options)
@@ -102,7 +102,7 @@ def _is_number(value: object) -> bool:
 
 
 def matrices_of(plan: Plan) -> Mapping[str, Matrices]:
-    """Return the matrices that Muon steps, by name; none where a plan is for another optimiser."""
+    """Return the matrices that Muon steps, by name; none if the plan is for another optimiser."""
     if plan.optimizer_name != "muon":
         return {}
     live = plan.graph.live()
@@ -110,7 +110,7 @@ def matrices_of(plan: Plan) -> Mapping[str, Matrices]:
 
 
 def _usual(plan: Plan, options: dict[str, Any]) -> dict[str, float]:
-    """Return the options that the plan scales, as they are where the factor is one; decay only where it is known."""
+    """Return the unscaled values of the options that the plan scales; weight decay only if it is known."""
     known = {"eps": TORCH_EPS, **plan.optimizer_options, **options}
     return {
         name: require_number(name, known[name], least=0)
@@ -120,12 +120,12 @@ def _usual(plan: Plan, options: dict[str, Any]) -> dict[str, float]:
 
 
 def matched(model: Any, plan: Plan) -> list[tuple[ParameterPlan, Any]]:
-    """Pair every parameter plan with its parameter; a plan for another model raises."""
+    """Pair every parameter plan with its parameter; raise if the plan is for another model."""
     if not is_module(model):
         raise InputError(f"the model is {type(model).__name__}; give the torch.nn.Module that was planned")
     planned = {p.name: p for p in plan.parameters}
-    # Whether a parameter that the plan does not train asks for gradients is the user's choice.
-    own = {
+    # A parameter that the plan does not train may require gradients or not: that is the user's choice.
+    in_model = {
         name: p
         for name, p in named_parameters(model).items()
         if p.requires_grad or (name in planned and planned[name].frozen)
@@ -133,24 +133,25 @@ def matched(model: Any, plan: Plan) -> list[tuple[ParameterPlan, Any]]:
     kind = type(unwrapped(model)).__name__
     if any(type(module).__name__ == FLATTENED for module in model.modules()):
         raise PlanError(
-            f"{FLATTENED} flattens the parameters of {kind}, so that no plan fits; shard the model with "
+            f"{FLATTENED} flattens the parameters of {kind}, so no plan fits; shard the model with "
             "torch.distributed.fsdp.fully_shard, which keeps their shapes"
         )
-    missing = [name for name in planned if name not in own]
-    unplanned = [name for name in own if name not in planned]
+    missing = [name for name in planned if name not in in_model]
+    unplanned = [name for name in in_model if name not in planned]
     if missing or unplanned:
         raise PlanError(
             f"the plan does not fit {kind}: {_listed('missing in the model', missing)}"
             f"{' and ' if missing and unplanned else ''}{_listed('not in the plan', unplanned)}; "
-            "plan this very model, frozen parameters frozen before the plan is made"
+            "plan this very model, and freeze parameters before planning, not after"
         )
     for name, p in planned.items():
-        if tuple(own[name].shape) != p.shape:
+        shape = tuple(in_model[name].shape)
+        if shape != p.shape:
             raise PlanError(
-                f"the plan does not fit {kind}: '{name}' has shape {tuple(own[name].shape)} in the model and {p.shape} "
-                "in the plan; plan this very model"
+                f"the plan does not fit {kind}: '{name}' has shape {shape} in the model and {p.shape} in the plan; "
+                "plan this very model"
             )
-    return [(planned[name], own[name]) for name in planned]
+    return [(planned[name], in_model[name]) for name in planned]
 
 
 def _listed(what: str, names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""A plan as a table of a notebook: plain HTML, everything escaped, nothing loaded from anywhere."""
+"""A plan as a table in a notebook: plain HTML, everything escaped, nothing loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from evenstep.planning.words import head_lines, shared_words
 if TYPE_CHECKING:
     from evenstep.planning.plan import Plan
 
-LARGEST_TABLE = 200  # rows; a notebook keeps what it shows
+LARGEST_TABLE = 200  # rows, since a notebook's file keeps them all
 
 
 def plan_html(plan: Plan) -> str:
-    """Return what parameters share, then a row for each of the first, then what is likely to be wrong."""
+    """Return what all parameters share, then a table of the first parameters, then the warnings."""
     table = plan_table(plan)
     shown = table.rows[:LARGEST_TABLE]
     titles = ("parameter", "shape", "std", table.rate_title, *(factor.mark for factor in table.factors), "notes")

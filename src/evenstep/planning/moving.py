@@ -1,4 +1,4 @@
-"""Move a plan to another batch and another length, by named rules; and warn where it is used at others unmoved."""
+"""Move a plan to another batch size and number of steps by named rules; warn if it is used elsewhere unmoved."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from evenstep.planning.plan import Plan
 
 TORCH_BETAS = (0.9, 0.999)  # of torch's Adam, AdamW and NAdam
-_ROUNDING = 1e-9  # of a beta, which is no more than that
+_ROUNDING = 1e-9  # of a beta: a 1 - beta this close to one counts as one
 _SAFE_RISE = 1.5  # of SGD's rate with the batch: language models diverge at twice their best rate (results/axes)
 _WORDS = {"batch_size": "batch size", "steps": "number of steps"}
 
 
 class _Move(NamedTuple):
-    """Hold the factors of a move: those of all rates, of 1 - beta and of Adam's epsilon."""
+    """Hold the factors of a move: of all rates, of 1 - beta and of Adam's epsilon."""
 
     rates: tuple[Factor, ...] = ()
     betas: tuple[Factor, ...] = ()
@@ -33,18 +33,19 @@ class _Move(NamedTuple):
 def moved_to(plan: Plan, to: Training, *, batch: str | BatchRule, length: str | LengthRule) -> Plan:
     """Return a plan moved from the training it is for to another; sizes that `to` does not know stay.
 
-    Where these rules alone have moved the plan, moving it again replaces that move: twice is as good as once.
+    If these rules alone have moved the plan before, the new move replaces the old one, so moving twice equals moving
+    once.
     """
     rules = batch_rule(batch), length_rule(length)
     if to == UNKNOWN:
-        raise InputError("neither batch_size nor steps is given; say which training the plan is to be moved to")
+        raise InputError("neither batch_size nor steps is given; give the training to which to move the plan")
     _require_known(plan, to)
     place = plan.training.changed(to)
     if place == plan.training:
         return plan
-    held = _Move(*map(_of_moves, (plan.factors, plan.beta_factors, plan.eps_factors)))
-    if plan.searched.knows(plan.training) and held == _move(plan, plan.searched, plan.training, *rules):
-        changed = _with(plan, _move(plan, plan.searched, place, *rules), instead_of=held)
+    earlier = _Move(*map(_of_moves, (plan.factors, plan.beta_factors, plan.eps_factors)))
+    if plan.searched.knows(plan.training) and earlier == _move(plan, plan.searched, plan.training, *rules):
+        changed = _with(plan, _move(plan, plan.searched, place, *rules), instead_of=earlier)
     else:
         changed = _with(plan, _move(plan, plan.training, place, *rules), instead_of=_Move())
     changed = replace(changed, training=place)
@@ -77,12 +78,12 @@ def _move(plan: Plan, start: Training, to: Training, batch: BatchRule, length: L
 
 
 def _of_moves(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:
-    """Return the factors that moves have written, in the order of a single one."""
+    """Return the factors that moves have written, in the order that a single move writes them."""
     return tuple(factor for name in ("length", "batch") for factor in factors if factor.name == name)
 
 
 def _with(plan: Plan, move: _Move, *, instead_of: _Move) -> Plan:
-    """Return a plan with the factors of a move, without those of another."""
+    """Return a plan with the factors of one move in place of those of another."""
 
     def changed(factors: tuple[Factor, ...], old: tuple[Factor, ...], new: tuple[Factor, ...]) -> tuple[Factor, ...]:
         return (*(factor for factor in factors if factor not in old), *new)
@@ -99,22 +100,22 @@ def _with(plan: Plan, move: _Move, *, instead_of: _Move) -> Plan:
 
 
 def _require_known(plan: Plan, to: Training) -> None:
-    """Refuse to move a plan along an axis on which it does not know where it is."""
+    """Refuse to move a plan whose own batch size, or number of steps, is not known."""
     for name, words in _WORDS.items():
         if getattr(to, name) is not None and getattr(plan.training, name) is None:
             raise InputError(
-                f"the plan does not know the {words} that its base's rate was found with, so it cannot be moved to "
+                f"the plan does not know the {words} that its base was searched with, so it cannot be moved to "
                 f"{name}={getattr(to, name)}; give it to the plan: evenstep.plan(..., base=..., {name}=...), or "
                 f"--base-{name.replace('_', '-')} on the command line"
             )
 
 
 def _require_in_range(plan: Plan) -> None:
-    """Refuse a move that leaves numbers that no training can run with."""
+    """Refuse a move that gives numbers no training can use."""
     for parameter in plan.parameters:
         if not 0 < product(parameter.factors) < math.inf:
             raise InputError(
-                f"moving the plan to {plan.training} takes the rate of '{parameter.name}' out of all numbers; move it "
+                f"moving the plan to {plan.training} makes the rate of '{parameter.name}' zero or infinite; move it "
                 "less far"
             )
     if plan.beta_factors:
@@ -122,7 +123,7 @@ def _require_in_range(plan: Plan) -> None:
 
 
 def moved_betas(plan: Plan, betas: Any = None) -> tuple[float, ...]:
-    """Return Adam's betas as the plan moves them, those of torch where none are given: 1 - beta times a factor."""
+    """Return Adam's betas as the plan moves them, with 1 - beta times a factor; torch's betas are the default."""
     if betas is None:
         betas = TORCH_BETAS
     if not isinstance(betas, list | tuple) or len(betas) != 2:
@@ -133,29 +134,30 @@ def moved_betas(plan: Plan, betas: Any = None) -> tuple[float, ...]:
         if remaining * scale > 1 - _ROUNDING:
             limit = "" if plan.batch_size is None else f" below {plan.batch_size / (remaining * scale):.4g}"
             raise InputError(
-                f"the batch rule multiplies 1 - beta by {scale:.4g}, and a beta of {beta:g} leaves {remaining:.4g}, so "
-                f"that 1 - beta would reach 1; move the plan to batches{limit}, or by another rule: batch_rule='root'"
+                f"the batch rule multiplies 1 - beta by {scale:.4g}, so for a beta of {beta:g} it would become "
+                f"{remaining * scale:.4g}, not below 1; move the plan to batches{limit}, or by another rule: "
+                "batch_rule='root'"
             )
     return tuple(float(f"{1 - (1 - beta) * scale:.12g}") for beta in betas)
 
 
 def warn_if_elsewhere(plan: Plan, used: Training) -> None:
-    """Warn of a plan that is used at another batch or length than the one it is for, or that does not know its own."""
+    """Warn if a plan is used at another batch size or number of steps than its own, or if it does not know its own."""
     for name, words in _WORDS.items():
         if getattr(used, name) is not None and getattr(plan.training, name) is None:
             warn(
-                f"the plan does not know the {words} it is for, and is used at {name}={getattr(used, name)}; give that "
-                f"of the base's search: evenstep.plan(..., base=..., {name}=...)",
+                f"the plan does not know the {words} it is for, but is used at {name}={getattr(used, name)}; give it "
+                f"the {words} of the base's search: evenstep.plan(..., base=..., {name}=...)",
                 PlanWarning,
             )
     known = Training(**{n: getattr(used, n) for n in _WORDS if getattr(plan.training, n) is not None})
     if plan.training.changed(known) == plan.training:
         return
     other = {n: getattr(known, n) for n in _WORDS if getattr(known, n) not in (None, getattr(plan.training, n))}
-    its_own = Training(**{n: getattr(plan.training, n) for n in other})
-    asked = ", ".join(f"{n}={value}" for n, value in other.items())
+    planned_for = Training(**{n: getattr(plan.training, n) for n in other})
+    arguments = ", ".join(f"{n}={value}" for n, value in other.items())
     warn(
-        f"the plan is for {its_own}, and is used for {Training(**other)}, where other rates are right; move it by a "
-        f"rule: plan.at({asked})",
+        f"the plan is for {planned_for}, but is used for {Training(**other)}, which needs other rates; move it by a "
+        f"rule: plan.at({arguments})",
         PlanWarning,
     )

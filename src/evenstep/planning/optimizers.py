@@ -1,6 +1,6 @@
-"""Which optimiser a plan's rates are for, said by a name, a class or an instance; and that optimiser, built by a plan.
+"""Which optimiser a plan's rates are for, given by a name, a class or an instance; and how a plan builds it.
 
-Torch's classes are known by their names, so that plans need no torch; it is loaded where an optimiser is built.
+Torch's classes are known by their names, so that plans need no torch; building an optimiser loads it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAMES: Mapping[str, Optimizer] = {
     **{"muon": "muon", "lion": "lion"},
 }
 OPTIMIZER_NAMES = tuple(_NAMES)
-# Torch's classes, by the step they take; SGD is 'momentum' where it has some.
+# Torch's classes, by the steps they take; SGD with momentum is 'momentum'.
 _KINDS: Mapping[str, Optimizer] = {
     "SGD": "sgd",
     "Adam": "adam",
@@ -36,7 +36,7 @@ _KINDS: Mapping[str, Optimizer] = {
     "Muon": "muon",
     "Lion": "lion",
 }
-# What a bare name stands for: what a search trains with.
+# The class and settings that a bare name stands for: those that a search trains with.
 _USUAL: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "sgd": ("SGD", {}),
     "momentum": ("SGD", {"momentum": 0.9, "nesterov": True}),
@@ -44,12 +44,12 @@ _USUAL: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "muon": ("Muon", {"weight_decay": 0.0}),
     "lion": ("Lion", {"weight_decay": 0.0}),
 }
-_OURS = "evenstep.optim"  # which steps what torch's classes of these names do not: kernels, and signs
+_OURS = "evenstep.optim"  # its Muon also steps kernels, and torch has no Lion
 _HOMES = {"Muon": _OURS, "Lion": _OURS}
 _IN_TORCH = tuple(name for name in _KINDS if name != "Lion")
-_CLASS = "class"  # a keyword of Python, so that no setting has this name
-_OWN = ("params", "lr")  # the plan's
-_ALWAYS_KEPT = ("momentum", "nesterov", "weight_decay", "betas", "eps")  # whatever torch's defaults become
+_CLASS = "class"  # a keyword of Python, so no setting has this name
+_OWN = ("params", "lr")  # set by the plan
+_ALWAYS_KEPT = ("momentum", "nesterov", "weight_decay", "betas", "eps")  # torch's defaults may change
 
 
 class HasGroups(Protocol):
@@ -60,10 +60,10 @@ class HasGroups(Protocol):
 
 @dataclass(frozen=True)
 class OptimizerChoice:
-    """Hold the optimiser that rates are for: the kind of its steps, and its class and settings where they were given.
+    """Hold the optimiser that rates are for: the kind of its steps, and its class and settings if they were given.
 
-    `options` are plain values: the settings, and torch's name of the class as `class`. Without a class they are those
-    besides what the bare name stands for.
+    `options` are plain values: the settings, and torch's name of the class as `class`. Without a class they override
+    the settings that the bare name stands for.
     """
 
     name: Optimizer
@@ -76,23 +76,23 @@ class OptimizerChoice:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that the class is called with besides the groups."""
+        """All arguments of the class besides the groups."""
         given = {name: value for name, value in self.options.items() if name != _CLASS}
         return given if _CLASS in self.options else {**_USUAL[self.name][1], **given}
 
     @property
     def decouples_decay(self) -> bool:
-        """Whether weights decay apart from the gradient's step, as in AdamW, and not through the gradient."""
+        """Whether weight decay is separate from the gradient, as in AdamW."""
         return is_decoupled(self.class_name, self.settings)
 
     def changed(self, **options: Any) -> OptimizerChoice:
-        """Return the choice with other settings; those that are None stay."""
+        """Return the choice with other settings; None leaves a setting as it is."""
         return replace(self, options={**self.options, **{n: v for n, v in options.items() if v is not None}})
 
     def __str__(self) -> str:
-        """Return the name, and what was said besides it."""
-        said = [f"{name} {_worded(value)}" for name, value in self.options.items() if name != _CLASS]
-        words = ", ".join([self.options[_CLASS], *said] if _CLASS in self.options else said)
+        """Return the name, and the class and settings if they were given."""
+        settings = [f"{name} {_worded(value)}" for name, value in self.options.items() if name != _CLASS]
+        words = ", ".join([self.options[_CLASS], *settings] if _CLASS in self.options else settings)
         return f"'{self.name}' ({words})" if words else f"'{self.name}'"
 
 
@@ -102,10 +102,10 @@ OptimizerLike: TypeAlias = (
 
 
 def optimizer_choice(given: OptimizerLike) -> OptimizerChoice:
-    """Return which optimiser is meant by a name, a class of torch.optim, a partial of one, or an instance.
+    """Return the optimiser that a name, a class of torch.optim, a partial of one, or an instance stands for.
 
-    So are `evenstep.optim`'s; `torch.optim.Muon`, which steps matrices alone, stands for the Muon there.
-    A class stands for an instance with its defaults. Learning rates in any of them are left alone: they are the plan's.
+    Classes of `evenstep.optim` work too; `torch.optim.Muon`, which only steps matrices, stands for the Muon there.
+    A class stands for an instance with its defaults. Learning rates in any of them are ignored: the plan sets them.
 
     >>> optimizer_choice("adamw").name
     'adam'
@@ -143,7 +143,7 @@ def optimizer_choice(given: OptimizerLike) -> OptimizerChoice:
 
 
 def choice_from(name: object, options: object) -> OptimizerChoice:
-    """Return a choice read from plain values, or raise a ValueError if they are none."""
+    """Return a choice read from plain values, or raise a ValueError if they do not describe one."""
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer is {name!r}")
     if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
@@ -154,7 +154,7 @@ def choice_from(name: object, options: object) -> OptimizerChoice:
     values = {n: tuple(v) if isinstance(v, list | tuple) else v for n, v in options.items()}
     read = OptimizerChoice(_NAMES[str(name)], {n: v if n == _CLASS else _plain(n, v) for n, v in values.items()})
     if _kind(read.class_name, read.settings.get("momentum", 0.0)) != name:
-        raise ValueError(f"optimizer_options is {options!r}, and optimizer {name!r}")
+        raise ValueError(f"optimizer_options is {options!r}, but optimizer is {name!r}")
     return read
 
 
@@ -168,15 +168,15 @@ def build_optimizer(
     no_decay: bool | None = None,
     **options: Any,
 ) -> Any:
-    """Return the torch optimiser that a plan is for, over the plan's groups of a module."""
+    """Return the torch optimiser that a plan is for, built from the plan's groups of a module."""
     choice = choice_from(plan.optimizer_name, plan.optimizer_options)
     kind = _class_of(choice.class_name)
     settings = {**choice.settings, **options}
     known = _defaults(kind)
     if unknown := [name for name in settings if name not in known]:
         raise InputError(
-            f"option '{unknown[0]}' is none of {kind.__name__}'s; give some of {', '.join(known)}, and lr, decay, "
-            "even_decay or no_decay"
+            f"{kind.__name__} has no option '{unknown[0]}'; choose from {', '.join(known)}, lr, decay, even_decay and "
+            "no_decay"
         )
     how, given = decay_kind(decay, even_decay=even_decay), settings.get("weight_decay")
     warn_if_normalised(how, choice.class_name, given, settings)
@@ -189,8 +189,8 @@ def build_optimizer(
     groups = param_groups(model, plan, lr=lr, decay=how, no_decay=spared, **of_groups)
     if plan.optimizer_name == "muon" and any(is_sharded(p) for group in groups for p in group["params"]):
         raise PlanError(
-            "the model's parameters lie in shards, and Muon's steps need whole matrices; plan with optimizer='adam', "
-            "or do not shard it"
+            "the model's parameters are sharded, but Muon needs whole matrices; plan with optimizer='adam', or do not "
+            "shard the model"
         )
     try:
         built = kind(groups, lr=plan.base if lr is None else lr, **settings)
@@ -203,7 +203,7 @@ def build_optimizer(
 
 
 def require_kind(plan: Plan, optimizer: HasGroups) -> None:
-    """Refuse an optimiser whose steps a plan's rates are not made for; one that torch does not have passes."""
+    """Refuse an optimiser whose steps a plan's rates are not made for; accept one that is not from torch."""
     name, words = _name_in_torch(type(optimizer)), type(optimizer).__name__
     if name is None:
         return
@@ -211,8 +211,8 @@ def require_kind(plan: Plan, optimizer: HasGroups) -> None:
         g.get("adjust_lr_fn", "match_rms_adamw") != "match_rms_adamw" for g in optimizer.param_groups
     ):
         raise PlanError(
-            "the optimizer is torch's Muon without adjust_lr_fn='match_rms_adamw', and the plan's rates are for steps "
-            "of that size; give it, or build the optimizer by plan.optimizer(model)"
+            "the optimizer is torch's Muon without adjust_lr_fn='match_rms_adamw', but the plan's rates are for steps "
+            "of that size; give that argument, or build the optimizer with plan.optimizer(model)"
         )
     momenta = {float(group.get("momentum", 0.0)) for group in optimizer.param_groups} or {0.0}
     if len({momentum > 0 for momentum in momenta}) > 1:
@@ -222,7 +222,7 @@ def require_kind(plan: Plan, optimizer: HasGroups) -> None:
         words += f" with momentum {max(momenta):g}" if kind == "momentum" else " without momentum"
     if kind != plan.optimizer_name:
         raise PlanError(
-            f"the optimizer is {words}, and the plan is for '{plan.optimizer_name}', whose rates are of another size; "
+            f"the optimizer is {words}, but the plan is for '{plan.optimizer_name}', whose rates have another size; "
             f"plan, and search the base, with optimizer='{kind}'"
         )
 
@@ -232,7 +232,7 @@ def _kind(class_name: str, momentum: object) -> Optimizer:
 
 
 def _name_in_torch(kind: type) -> str | None:
-    """Return the name of the nearest class of torch.optim whose rates are known that a class is or derives from."""
+    """Return the name of the closest class with known rates that a class is or derives from."""
     return next((c.__name__ for c in kind.__mro__ if (_is_torchs(c) or _is_ours(c)) and c.__name__ in _KINDS), None)
 
 
@@ -245,16 +245,16 @@ def _is_ours(kind: type) -> bool:
 
 
 def _class_of(name: str) -> Any:
-    """Return the class that steps by this name: torch's, or the one here that does more than torch's."""
+    """Return the optimiser class of this name: torch's, or this package's if that does more."""
     return getattr(import_module(_HOMES.get(name, "torch.optim")), name)
 
 
 def _of_torchs_muon(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of torch's Muon as the Muon here has them; it sizes steps in AdamW's units."""
+    """Return the settings of torch's Muon as those of this package's, whose steps have AdamW's size."""
     if values.get("adjust_lr_fn") not in (None, "match_rms_adamw"):
         raise InputError(
-            f"the optimizer has adjust_lr_fn={shown(values['adjust_lr_fn'])}, and a plan's rates of Muon are for "
-            "'match_rms_adamw', those of AdamW; give that, or leave adjust_lr_fn out"
+            f"the optimizer has adjust_lr_fn={shown(values['adjust_lr_fn'])}, but a plan's rates for Muon need "
+            "'match_rms_adamw', which gives steps of AdamW's size; give that, or leave adjust_lr_fn out"
         )
     renamed = {"ns_eps" if name == "eps" else name: value for name, value in values.items()}
     return {name: value for name, value in renamed.items() if name != "adjust_lr_fn"}
@@ -264,11 +264,11 @@ def _no_rates_for(kind: type, like: str | None) -> str:
     if like is not None:
         names = "'sgd' or 'momentum'" if like == "SGD" else "'adam'"
         return (
-            f"optimizer is {kind.__name__}, derived from torch's {like}; plan with optimizer={names} and build it from "
-            "plan.param_groups(model)"
+            f"optimizer is {kind.__name__}, which derives from torch's {like}; plan with optimizer={names} and build "
+            "it from plan.param_groups(model)"
         )
     return (
-        f"optimizer is {kind.__name__}, whose steps no rule knows yet; plan with optimizer='adam', 'momentum', 'sgd', "
+        f"optimizer is {kind.__name__}, which no rule has rates for; plan with optimizer='adam', 'momentum', 'sgd', "
         f"'muon' or 'lion', or give one of torch.optim's {', '.join(_IN_TORCH)}"
     )
 
@@ -279,26 +279,25 @@ def _defaults(kind: type) -> dict[str, Any]:
 
 
 def _of_partial(given: partial[Any], kind: type) -> dict[str, Any]:
-    """Return the settings that a partial call of a class names."""
+    """Return the settings that a partial call of a class gives."""
     known = _defaults(kind)
     settings = {name: value for name, value in given.keywords.items() if name != "lr"}
     if given.args or (unknown := [name for name in settings if name not in known]):
-        what = shown(given.args[0]) if given.args else f"'{unknown[0]}'"
+        odd = shown(given.args[0]) if given.args else f"'{unknown[0]}'"
         raise InputError(
-            f"optimizer is a partial {kind.__name__} with {what}; give it some of {', '.join(known)} by name, and no "
-            "parameters"
+            f"optimizer is a partial {kind.__name__} with {odd}; give it only options by name, from {', '.join(known)}"
         )
     return settings
 
 
 def _of_groups(groups: Iterable[Mapping[str, Any]], kind: type) -> dict[str, Any]:
-    """Return the settings of an instance, which all of its groups share."""
+    """Return the settings of an instance, which all its groups have to share."""
     settings = {}
     for name in _defaults(kind):
         values = [group[name] for group in groups if name in group]
         if odd := [value for value in values if value != values[0]]:
             raise InputError(
-                f"the optimizer's groups differ in {name}, {shown(values[0])} and {shown(odd[0])}; plan for the class, "
+                f"the optimizer's groups differ in {name}: {shown(values[0])} and {shown(odd[0])}; plan for the class, "
                 f"optimizer=torch.optim.{kind.__name__}, and set {name} in the groups of plan.param_groups(model)"
             )
         if values:
@@ -307,7 +306,7 @@ def _of_groups(groups: Iterable[Mapping[str, Any]], kind: type) -> dict[str, Any
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a setting as JSON can hold it: pairs as tuples, tensors of one number as numbers."""
+    """Return a setting as a plain value: pairs as tuples, tensors with one number as numbers."""
     if name == "betas" and (not isinstance(value, list | tuple) or len(value) != 2):
         raise InputError(f"betas of the optimizer is {shown(value)}; give a pair of numbers, such as (0.9, 0.999)")
     if value is None or isinstance(value, bool | str):
@@ -318,7 +317,7 @@ def _plain(name: str, value: Any) -> Any:
 def _number(name: str, value: Any) -> float:
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         value = value.item()
-    remedy = ", or a pair of them where the optimizer takes one"
+    remedy = ", or a pair of them if the optimizer takes one"
     return require_number(f"{name} of the optimizer", value, remedy=remedy)
 
 

@@ -1,4 +1,4 @@
-"""What a plan read from text can hold."""
+"""Check the values of a plan that was read from text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def check_values(plan: Plan) -> None:
-    """Raise a ValueError that names the first value of a plan read from text that no plan can hold."""
+    """Raise a ValueError that names the first invalid value of a plan that was read from text."""
     require(isinstance(plan.rule, str), "rule", plan.rule)
     require(isinstance(plan.init, str), "init", plan.init)
     require(plan.base is None or (is_number(plan.base) and plan.base > 0), "base", plan.base)
@@ -48,15 +48,15 @@ def check_values(plan: Plan) -> None:
     declared = [(p.name, p.shape) for p in plan.graph.parameters if p.trainable]
     if planned != declared:
         odd = next(pair for pair in zip_longest(planned, declared) if pair[0] != pair[1])
-        raise ValueError(f"its parameters are not those of its graph: it has {odd[0]} where the graph has {odd[1]}")
+        raise ValueError(f"its parameters differ from its graph's: it has {odd[0]}, and the graph has {odd[1]}")
 
 
 def is_number(value: object) -> bool:
-    """Tell whether a value is a finite number."""
+    """Return whether a value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def require(holds: bool, name: str, value: object) -> None:
-    """Raise a ValueError that names a value unless something holds."""
+    """Raise a ValueError that names a value, unless a condition holds."""
     if not holds:
         raise ValueError(f"{name} is {value!r}")

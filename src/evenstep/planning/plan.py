@@ -32,12 +32,12 @@ from evenstep.rules.training import UNKNOWN, Training
 FORMAT = "evenstep-plan/2"
 _OLDER_FORMATS = ("evenstep-plan/1",)
 _SCALED_BY_RULES = ("eps_factors", "decay_factors")
-_SHARED_SETTINGS = ("eps_factors", "beta_factors")  # of a whole plan, left out by rules that move rates alone
+_SHARED_SETTINGS = ("eps_factors", "beta_factors")  # of a whole plan; empty under rules that only move rates
 
 
 @contextmanager
 def any_digits() -> Iterator[None]:
-    """Write and read whole numbers of any length: path counts outgrow Python's limit of 4300 digits."""
+    """Write and read integers of any length: path counts can exceed Python's limit of 4300 digits."""
     limit = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
     try:
@@ -50,9 +50,9 @@ def any_digits() -> Iterator[None]:
 class ParameterPlan:
     """Hold the initialisation and the learning rate of one parameter.
 
-    It starts from N(`mean`, `std`^2), or stays as it is where `kept`; `init_reason` says why. Its learning rate is the
-    base's times all `factors`, and none where it is `frozen`: then it is not trained. Adam's epsilon and weight decay
-    are the usual ones times `eps_factors` and `decay_factors`. `notes` are further remarks.
+    It is drawn from N(`mean`, `std`^2), or stays as it is if `kept`; `init_reason` says why. Its learning rate is the
+    base's times all `factors`; if `frozen`, it has none and is not trained. Adam's epsilon and weight decay are the
+    optimiser's times `eps_factors` and `decay_factors`. `notes` are further remarks.
     """
 
     name: str
@@ -70,22 +70,22 @@ class ParameterPlan:
 
     @property
     def eps_scale(self) -> float:
-        """Adam's epsilon, in units of the optimiser's."""
+        """The factor of Adam's epsilon."""
         return product(self.eps_factors)
 
     @property
     def decay_scale(self) -> float:
-        """The weight decay that the rule asks for, in units of the optimiser's."""
+        """The factor by which the rule multiplies weight decay."""
         return product(self.decay_factors)
 
     @property
     def lr_scale(self) -> float:
-        """The learning rate, in units of the base's; 0 where the parameter is not trained."""
+        """The learning rate, in units of the base's; 0 if the parameter is not trained."""
         return 0.0 if self.frozen else product(self.factors)
 
     @property
     def reason(self) -> str:
-        """One line that says where the rate and the start come from."""
+        """One line that explains the rate and the initialisation."""
         return format_reason(self)
 
 
@@ -93,7 +93,7 @@ class ParameterPlan:
 class VertexPlan:
     """Report a vertex: live in-degree, and second moment at initialisation relative to the input's.
 
-    `measured` is what a forward pass showed over that second moment, None where none was run.
+    `measured` is the second moment in a forward pass divided by this one; None if no pass was run.
     """
 
     name: str
@@ -106,13 +106,13 @@ class VertexPlan:
 class Plan:
     """Hold every trainable parameter exactly once, the rule that planned it, and the graph it was read from.
 
-    `base` is the base's learning rate, None when the plan holds factors only. `lr_scale` is the factor of the whole
-    network (topology and kernel); single parameters add their width factor to it. `optimizer_name` is the kind of step
-    that the rates are for, `optimizer_options` the class and settings, where the plan was made for some. `remarks` say
-    where a forward pass showed other signals than were computed, `history` where the base's rate comes from. `training`
-    is the batch and the number of steps that the rates are for, `searched` those that the base's rate was found with,
-    as far as they are known. `eps_factors` multiply Adam's epsilon of all parameters and come first in each one's own;
-    `beta_factors` multiply 1 - beta, for both of Adam's betas.
+    `base` is the base's learning rate; None if the plan holds factors only. `lr_scale` is the factor of the whole
+    network (topology and kernel); single parameters multiply it by their own factors. `optimizer_name` is the kind of
+    step that the rates are for, `optimizer_options` its class and settings if they were given. `remarks` say where
+    measured signals differ from the computed ones, `history` where the base's rate comes from. `training` is the batch
+    size and number of steps that the rates are for, `searched` those that the base was searched with, as far as they
+    are known. `eps_factors` multiply Adam's epsilon for all parameters and come first in each parameter's
+    `eps_factors`; `beta_factors` multiply 1 - beta, for both of Adam's betas.
     """
 
     parameters: tuple[ParameterPlan, ...]
@@ -135,21 +135,21 @@ class Plan:
 
     @property
     def batch_size(self) -> int | None:
-        """The examples of a step of the training that the plan is for; None where that is not known."""
+        """The number of examples per step that the plan is for; None if not known."""
         return self.training.batch_size
 
     @property
     def steps(self) -> int | None:
-        """The number of steps of the training that the plan is for; None where that is not known."""
+        """The number of training steps that the plan is for; None if not known."""
         return self.training.steps
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is likely to be wrong, one line each: where signals measured otherwise, and what looks absurd."""
+        """What is likely to be wrong, one line each: signals that differ from the computed ones, and absurd values."""
         return (*self.remarks, *concerns(self))
 
     def with_measured(self, second_moments: Mapping[str, float], remarks: tuple[str, ...] = ()) -> Plan:
-        """Return the plan with what a forward pass showed beside every vertex, and what is to be said of it."""
+        """Return the plan with the second moments that a forward pass measured, and remarks on them."""
         vertices = (
             replace(v, measured=second_moments[v.name] / v.second_moment)
             if v.name in second_moments and v.second_moment > 0
@@ -159,7 +159,7 @@ class Plan:
         return replace(self, vertices=tuple(vertices), remarks=(*self.remarks, *remarks))
 
     def with_factor(self, factor: Factor) -> Plan:
-        """Return the plan with all rates multiplied by one more factor."""
+        """Return the plan with all rates multiplied by a further factor."""
         shared = (*self.factors, factor)
         parameters = (replace(p, factors=(*shared, *self.own_factors(p))) for p in self.parameters)
         return replace(self, factors=shared, parameters=tuple(parameters))
@@ -179,15 +179,15 @@ class Plan:
         )
 
     def __contains__(self, name: object) -> bool:
-        """Say whether the plan has a parameter of this name."""
+        """Return whether the plan has a parameter of this name."""
         return isinstance(name, str) and any(parameter.name == name for parameter in self.parameters)
 
     def __iter__(self) -> Iterator[ParameterPlan]:
-        """Go through the parameters' plans in the model's order."""
+        """Iterate over the parameters' plans in the model's order."""
         return iter(self.parameters)
 
     def __str__(self) -> str:
-        """Return a table of 80 columns: shared reasons, then a line for each parameter; see `reason` of each."""
+        """Return a table of 80 columns: shared factors, then a line for each parameter; `reason` has each in full."""
         return format_plan(self)
 
     def _repr_html_(self) -> str:
@@ -195,12 +195,12 @@ class Plan:
         return plan_html(self)
 
     def own_factors(self, parameter: ParameterPlan) -> tuple[Factor, ...]:
-        """Return the factors of a parameter's rate that not all parameters share."""
+        """Return the factors of a parameter's rate besides those that all parameters share."""
         count = len(self.factors)
         return parameter.factors[count:] if parameter.factors[:count] == self.factors else parameter.factors
 
     def scales(self, option: str) -> bool:
-        """Say whether the plan scales an option of the optimiser's, `eps`, `betas` or `weight_decay`."""
+        """Return whether the plan scales an option of the optimiser: `eps`, `betas` or `weight_decay`."""
         if option == "betas":
             return bool(self.beta_factors)
         values = {"eps": "eps_factors", "weight_decay": "decay_factors"}
@@ -209,8 +209,8 @@ class Plan:
     def decay_scale(self, parameter: ParameterPlan) -> float:
         """Return the factor that makes weight decay act equally on every layer.
 
-        Optimisers multiply decay by the rate, so divide it by the layer's own factor: a weight drawn a tenth as large,
-        because it reads ten times as much, is then the same layer in another unit.
+        Optimisers multiply decay by the rate, so this divides it by the layer's own factor: a weight drawn a tenth as
+        large because its input is ten times as large is then the same layer in other units.
         """
         return self.lr_scale / parameter.lr_scale if parameter.lr_scale > 0 else 1.0
 
@@ -226,18 +226,18 @@ class Plan:
         steps: int | None = None,
         **options: Any,
     ) -> list[dict[str, Any]]:
-        """Return ordinary optimiser groups of a torch module: each a real `lr` and a `name`, equal rates merged.
+        """Return ordinary optimiser groups of a torch module, one for each rate, with a real `lr` and a `name`.
 
-        `lr` is the base's learning rate and overrides the plan's own; further options, such as `weight_decay`, are
-        passed on to every group. `decay` says how that goes with the rates: 'coupled' is torch's, one number for all,
-        so that parameters of small rates decay slowly; 'even' (or `even_decay=True`) multiplies it by a group's
-        `decay_scale`, so that all decay at one pace; 'independent' divides it by the group's rate, so that a step takes
-        `weight_decay` of every weight whatever its rate. With `no_decay` norms, biases, gates and embeddings have none;
-        left out that is so for plans for AdamW, Muon and Lion. Where the rule scales Adam's `eps` or `weight_decay`,
-        groups hold those too: times what is given here, or what the plan was made for, or torch's epsilon; decay that
-        neither says is left to the optimiser, unscaled. So with Adam's `eps` and `betas` where a batch rule has moved
-        them. Frozen parameters are in no group. `batch_size` and `steps` are those of your training: where the plan is
-        for others, a `PlanWarning` says so.
+        `lr` is the base's learning rate and overrides the plan's; further options, such as `weight_decay`, are passed
+        on to every group. `decay` says how weight decay depends on the rates: 'coupled' is torch's, one number for all,
+        so that parameters with small rates decay slowly; 'even' (or `even_decay=True`) multiplies it by a group's
+        `decay_scale`, so that all decay at one pace; 'independent' divides it by the group's rate, so that a step
+        subtracts `weight_decay` of every weight whatever its rate. With `no_decay`, norms, biases, gates and embeddings
+        have none; this is the default of plans for AdamW, Muon and Lion. If the rule scales Adam's `eps` or
+        `weight_decay`, or a batch rule has moved `eps` and `betas`, groups hold those too: the factor times the value
+        given here, else the one that the plan was made for, else torch's epsilon and betas; if neither gives a decay,
+        it is left to the optimiser, unscaled. Frozen parameters are in no group. `batch_size` and `steps` are those of
+        your training: if the plan is for others, a `PlanWarning` says so.
         """
         warn_if_elsewhere(self, Training(batch_size, steps))
         return param_groups(model, self, lr=lr, decay=decay, even_decay=even_decay, no_decay=no_decay, **options)
@@ -254,10 +254,10 @@ class Plan:
         steps: int | None = None,
         **options: Any,
     ) -> Any:
-        """Return the torch optimiser that the plan is for, over the groups of `param_groups`.
+        """Return the torch optimiser that the plan is for, built from the groups of `param_groups`.
 
-        A plan for a class or an instance builds that class with those settings. One for a name builds what searches
-        train with: `torch.optim.SGD` for 'sgd', the same with Nesterov's momentum of 0.9 for 'momentum',
+        A plan for a class or an instance builds that class with those settings. A plan for a name builds what searches
+        train with: `torch.optim.SGD` for 'sgd', the same with Nesterov momentum of 0.9 for 'momentum',
         `torch.optim.AdamW` without weight decay for 'adam', `evenstep.optim.Muon` for 'muon' and `evenstep.optim.Lion`
         for 'lion'. `options` override the settings: `weight_decay=0.1`, `betas=(0.9, 0.95)`, `fused=True`. `lr`,
         `decay`, `even_decay`, `no_decay`, `batch_size` and `steps` are those of `param_groups`.
@@ -275,10 +275,10 @@ class Plan:
     ) -> Plan:
         """Return the plan for another batch size, another number of steps, or both.
 
-        All rates get a factor `batch` and a factor `length`, beside the others, from where the plan is now: by
-        `batch_rule`, one of `fourth-root`, `root`, `root-linear`, `linear`, `sde`, `none` or a value of one's own
-        (`evenstep.rules.batch`), and by `length_rule`, one of `power`, `travel`, `none` or a value
-        (`evenstep.rules.length`). With `sde` Adam's betas and epsilon move as well, in `param_groups` and `optimizer`.
+        All rates get two further factors, `batch` and `length`, relative to the plan's current batch size and number of
+        steps: by `batch_rule`, one of `fourth-root`, `root`, `root-linear`, `linear`, `sde`, `none` or a value of your own
+        (`evenstep.rules.batch`), and by `length_rule`, one of `power`, `travel`, `none` or a value of your own
+        (`evenstep.rules.length`). With `sde`, Adam's betas and epsilon move as well, in `param_groups` and `optimizer`.
 
         >>> from evenstep.graph import dag_mlp_graph
         >>> from evenstep.planning import plan_graph
@@ -291,16 +291,16 @@ class Plan:
     def scale(self, pattern: str, factor: float) -> Plan:
         """Return the plan with the rates of all parameters whose names match a pattern multiplied by a factor.
 
-        `*` stands for any text, dots too: `plan.scale("*.bias", 2.0)`, `plan.scale("*", 0.5)` for all rates. The plan
-        keeps the factor among the others, with its reason.
+        `*` stands for any text, including dots: `plan.scale("*.bias", 2.0)`, `plan.scale("*", 0.5)` for all rates. The
+        plan records the factor with its reason, as it does all others.
         """
         return scaled(self, pattern, factor)
 
     def freeze(self, pattern: str) -> Plan:
-        """Return the plan in which all parameters whose names match a pattern are not trained.
+        """Return the plan in which parameters whose names match a pattern are not trained.
 
-        `initialize_` leaves their values as they are, and `param_groups` and `optimizer` leave them out. The module is
-        not changed: whether they ask for gradients (`requires_grad`) is yours, and either fits the plan.
+        `initialize_` keeps their values, and `param_groups` and `optimizer` leave them out. The module is not changed:
+        they may require gradients (`requires_grad`) or not, as you like.
         """
         return frozen(self, pattern)
 
@@ -334,8 +334,8 @@ class Plan:
                 return json.dumps(self.to_dict(), allow_nan=False)
         except ValueError:
             raise PlanError(
-                "the plan holds a number that is not finite, which JSON has not; look for a constant of the network "
-                "that is infinite or not a number"
+                "the plan holds a number that is not finite, which JSON cannot write; look for a constant of the "
+                "network that is infinite or not a number"
             ) from None
 
     @classmethod
@@ -346,22 +346,22 @@ class Plan:
                 values = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
             raise PlanError(
-                f"this is not a plan: its text is no JSON ({error}); write one with plan.to_json()"
+                f"this is not a plan: its text is not JSON ({error}); write one with plan.to_json()"
             ) from None
         return cls.from_dict(values)
 
     @classmethod
     def from_dict(cls, values: Any) -> Plan:
-        """Read a plan from `to_dict`, graph and all; anything else raises a `PlanError`."""
-        found = values.get("format") if isinstance(values, Mapping) else type(values).__name__
-        if found in _OLDER_FORMATS:
+        """Read a plan written by `to_dict` with its graph; anything else raises a `PlanError`."""
+        given = values.get("format") if isinstance(values, Mapping) else type(values).__name__
+        if given in _OLDER_FORMATS:
             raise PlanError(
-                f"the plan's format is {found!r}, of an older version, and not '{FORMAT}'; plan the model again and "
+                f"the plan's format is {given!r}, from an older version, and not '{FORMAT}'; plan the model again and "
                 "write it with plan.to_json()"
             )
-        if found != FORMAT:
+        if given != FORMAT:
             raise PlanError(
-                f"this is not a plan: its format is {found!r}, not '{FORMAT}'; write one with plan.to_json()"
+                f"this is not a plan: its format is {given!r}, not '{FORMAT}'; write one with plan.to_json()"
             )
         try:
             return cls._from_values(values)
@@ -403,10 +403,10 @@ class Plan:
 
 
 def _listed(parameter: ParameterPlan) -> dict[str, Any]:
-    """Return a parameter's plan as plain values: its fields, and what follows from them for those who only read."""
+    """Return a parameter's plan as plain values: its fields, and values derived from them for other readers."""
     values = {f.name: getattr(parameter, f.name) for f in fields(parameter)}
     values["factors"] = [asdict(factor) for factor in parameter.factors]
-    for name in _SCALED_BY_RULES:  # left out by the rules that scale rates alone
+    for name in _SCALED_BY_RULES:  # empty under rules that only scale rates
         if not (listed := values.pop(name)):
             continue
         values[name] = [asdict(factor) for factor in listed]
@@ -414,10 +414,10 @@ def _listed(parameter: ParameterPlan) -> dict[str, Any]:
 
 
 def _parameter_of(values: Mapping[str, Any]) -> ParameterPlan:
-    """Rebuild a parameter's plan; its rate has to be the one that its factors give."""
-    own = {name: value for name, value in values.items() if name not in ("lr_scale", "reason")}
-    own |= {name: tuple(Factor(**f) for f in own.get(name, ())) for name in ("factors", *_SCALED_BY_RULES)}
-    made = ParameterPlan(**own | {"shape": tuple(own["shape"]), "notes": tuple(own["notes"])})
+    """Rebuild a parameter's plan; its rate has to be the product of its factors."""
+    given = {name: value for name, value in values.items() if name not in ("lr_scale", "reason")}
+    given |= {name: tuple(Factor(**f) for f in given.get(name, ())) for name in ("factors", *_SCALED_BY_RULES)}
+    made = ParameterPlan(**given | {"shape": tuple(given["shape"]), "notes": tuple(given["notes"])})
     rate = values["lr_scale"]
     require(is_number(rate) and math.isclose(rate, made.lr_scale), f"lr_scale of '{made.name}'", rate)
     require(isinstance(values.get("reason", ""), str), f"reason of '{made.name}'", values.get("reason"))

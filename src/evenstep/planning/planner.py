@@ -1,4 +1,4 @@
-"""From a graph to its plan: the chosen rule's factors, the base they relate to, and every parameter's line."""
+"""From a graph to its plan: the chosen rule's factors, the base they relate to, and each parameter's line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from evenstep.rules import RULES, Factor, Optimizer, RateFactors, Rule
 from evenstep.rules.rule import product, steps_by_rate
 from evenstep.rules.training import Training
 
-# Widths of the one-hidden-layer chain that stands for a bare number: those our measurements were made at.
+# Widths of the one-hidden-layer chain that a bare learning rate is taken to be for: those of our measurements.
 BASE_WIDTH = {"mlp": 256, "cnn": 64}
 
 _NO_ANSWER = {
@@ -38,7 +38,7 @@ _NO_ANSWER = {
 
 
 class BaseSearch(Protocol):
-    """What a plan needs of a search: the rate it found and the graph of the network it searched."""
+    """What a plan needs from a search: the best rate and the graph of the base network."""
 
     @property
     def best(self) -> float:
@@ -62,11 +62,11 @@ def plan_graph(
 ) -> Plan:
     """Return the plan of a graph, relative to a base.
 
-    `base` is a search (its `rate` counts, else its `best`), or the learning rate found on `base_graph` (left out:
-    the one-hidden-layer chain of the same kind, of `BASE_WIDTH` units and kernel 3), or left out for a plan that holds
-    factors only. `optimizer`, as `optimizer_choice` takes it, is the one the base was searched for if left out; with a
-    bare learning rate it has to be said, and factors alone are for `sgd`. `batch_size` and `steps` are those that a
-    bare learning rate was found with, so that `Plan.at` can move the plan to others; a search knows its own.
+    `base` is a search (its `rate` counts, else its `best`), or the best learning rate of `base_graph` (by default the
+    one-hidden-layer chain of the same kind, of `BASE_WIDTH` units and kernel 3). Without it the plan holds factors
+    only. `optimizer`, as `optimizer_choice` takes it, defaults to the search's; with a bare learning rate it has to be
+    given, and factors alone are for `sgd`. `batch_size` and `steps` are those that a bare learning rate was searched
+    with, so that `Plan.at` can move the plan to others; a search knows its own.
     """
     options: dict[str, Any] = {"optimizer": optimizer, "batch_size": batch_size, "steps": steps}
     return plan_network(graph, rule=rule, init=init, base=base, base_graph=base_graph, **options)[0]
@@ -83,9 +83,9 @@ def plan_network(
     batch_size: int | None = None,
     steps: int | None = None,
 ) -> tuple[Plan, Network]:
-    """Return the plan of a graph as `plan_graph` does, and the network at its start that it was made from."""
+    """Return the plan of a graph as `plan_graph` does, and the network at initialisation that it was made from."""
     chosen, start = _chosen(rule), initialisation(init)
-    asked = None if optimizer is None else optimizer_choice(optimizer)
+    requested = None if optimizer is None else optimizer_choice(optimizer)
     _require_graph("graph", graph)
     rate, base_graph = _base(base, base_graph)
     if base_graph is not None:
@@ -93,7 +93,7 @@ def plan_network(
     _require_answer(base)
     _require_like(base, chosen)
     _require_trainable(graph)
-    kind = _optimizer(base, asked)
+    kind = _optimizer(base, requested)
     training = _searched(base, Training(batch_size, steps))
     with _collector_paused():
         plan, network = _planned(graph, chosen, start, kind, rate, base_graph)
@@ -104,15 +104,15 @@ def plan_network(
 
 
 def _with_matrices(plan: Plan) -> Plan:
-    """Return a plan for Muon that says which parameters it steps as matrices, or raise where there is none."""
+    """Return a plan for Muon with a note on each parameter that it steps as a matrix; raise if there is none."""
     matrices = matrices_of(plan)
     if not matrices:
         raise InputError(
-            "optimizer is 'muon', and the network has no hidden matrices for it to step: all its weights read the "
-            "input, give the output or are no matrices; plan with optimizer='adam' (AdamW)"
+            "optimizer is 'muon', but the network has no hidden matrices for it to step: each of its weights reads the "
+            "input, gives the output or is not a matrix; plan with optimizer='adam' (AdamW)"
         )
     noted = (
-        replace(p, notes=(*p.notes, f"by Muon, {matrices[p.name].words()}")) if p.name in matrices else p
+        replace(p, notes=(*p.notes, f"stepped by Muon as {matrices[p.name].words()}")) if p.name in matrices else p
         for p in plan.parameters
     )
     return replace(plan, parameters=tuple(noted))
@@ -120,7 +120,7 @@ def _with_matrices(plan: Plan) -> Plan:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Plan without the cycle collector, which would walk a large plan's many objects again and again for nothing."""
+    """Plan without the cycle collector, which would visit a large plan's many objects again and again in vain."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -168,7 +168,7 @@ def _planned(
 
 
 def _products(factors: Mapping[str, tuple[Factor, ...]]) -> dict[str, float]:
-    """Return what the factors of every parameter multiply to, where that is not one."""
+    """Return the product of each parameter's factors, if that is not one."""
     products = {name: product(listed) for name, listed in factors.items()}
     return {name: value for name, value in products.items() if not math.isclose(value, 1.0, rel_tol=1e-12)}
 
@@ -176,26 +176,27 @@ def _products(factors: Mapping[str, tuple[Factor, ...]]) -> dict[str, float]:
 def _parameters(network: Network, factors: RateFactors, optimizer: OptimizerChoice) -> tuple[ParameterPlan, ...]:
     """Return the plan of every trainable parameter, in the graph's order."""
     folds = _Folds.of(optimizer)
-    own, joined = factors.own, dict[int, tuple[Factor, ...]]()  # layers of one kind share their factors: join them once
+    joined = dict[int, tuple[Factor, ...]]()  # layers of one kind share their factors, which are joined once
     planned = []
     for parameter in network.graph.parameters:
         if not parameter.trainable:
             continue
-        of_layer = own.get(parameter.name, ())
+        of_layer = factors.own.get(parameter.name, ())
         rates = joined.get(id(of_layer))
         if rates is None:
             rates = joined[id(of_layer)] = (*factors.shared, *of_layer)
-        one = _parameter(network, parameter, rates)
-        planned.append(folds.into(one, factors) if factors.scales_more_than_rates else one)
+        parameter_plan = _parameter(network, parameter, rates)
+        planned.append(folds.into(parameter_plan, factors) if factors.scales_more_than_rates else parameter_plan)
     return tuple(planned)
 
 
 class _Folds(NamedTuple):
-    """Hold the powers of a multiplier that a parameter's rate, epsilon and decay take when it is multiplied out.
+    """Hold the powers of a multiplier by which folding it in scales a parameter's rate, epsilon and decay.
 
-    With W = a V, a step of V moves W by `a` times as much. V's gradient is `a` times W's: Adam divides that out but for
-    its epsilon, and SGD's step goes with it. Decay that acts through the rate shrinks V and W alike, so that over W's
-    rate it is as many times smaller; decay that is added to the gradient shrinks V by as much as its gradient does.
+    With W = a V, a step of V moves W by `a` times as much. V's gradient is `a` times W's: Adam divides by its size,
+    except for epsilon, and SGD's step is proportional to it. Decoupled decay shrinks V and W alike and is multiplied by
+    the rate, so W's has to be divided by the rate's factor; decay that is added to the gradient is scaled like V's
+    gradient.
     """
 
     rate: int
@@ -210,7 +211,7 @@ class _Folds(NamedTuple):
         return cls(rate, eps, -1 if optimizer.decouples_decay else -2)
 
     def into(self, planned: ParameterPlan, factors: RateFactors) -> ParameterPlan:
-        """Return a parameter's plan with its rule's multipliers in it, and the rule's factors of epsilon and decay."""
+        """Return a parameter's plan with the rule's multipliers folded in, and its factors of epsilon and decay."""
         name, multipliers = planned.name, factors.multipliers_of(planned.name)
         rate, eps, decay = (
             tuple(Factor(m.name, m.value**power, m.why) for m in multipliers if power)
@@ -231,17 +232,16 @@ def _unless_one(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:
 
 
 def _start_words(factors: tuple[Factor, ...]) -> str:
-    kept = _unless_one(factors)
-    return "".join(f", x {factor.name} {factor.value:.4g} ({factor.why})" for factor in kept)
+    return "".join(f", x {factor.name} {factor.value:.4g} ({factor.why})" for factor in _unless_one(factors))
 
 
 def _parameter(network: Network, parameter: Parameter, factors: tuple[Factor, ...]) -> ParameterPlan:
     name, role = parameter.name, parameter.role
     mean, std, kept = 0.0, 0.0, False
     if name in network.tables:
-        std, start = network.tables[name], "as large as what it is added to, which it would drown"
+        std, start = network.tables[name], "drawn no larger than the signal it is added to"
     elif network.init.keeps or role == "unscaled" or (role == "weight" and name not in network.weights.std):
-        std, start, kept = parameter.measured or 0.0, "left as it is", True
+        std, start, kept = parameter.measured or 0.0, "kept as it is", True
     elif role == "weight":
         std, start = network.weights.std[name], network.weights.why[name]
     elif role == "bias":
@@ -257,21 +257,21 @@ def _parameter(network: Network, parameter: Parameter, factors: tuple[Factor, ..
 def chain_like(graph: Graph) -> Graph:
     """Return the one-hidden-layer chain of the same kind: layers, order, norm and activation as in `graph`."""
     graph = graph.live()
-    # Only what counts as depth: the squares and roots of a norm written out are no activations of the network.
+    # Only activations that count as depth: the squares and roots of a written-out norm do not.
     used = Counter(
         operator.name
         for edge in graph.edges
         for operator in edge.operators
         if isinstance(operator, Activation) and operator.depth
     )
-    # Among equally common ones a function of its own comes first: a written-out norm squares what an activation makes.
+    # Of equally common ones, named functions come first.
     ranked = sorted(used, key=lambda name: (-used[name], not is_plain(name)))
     common = [name for name in ranked if not name.startswith("softmax")]
     activation = common[0] if common else "relu"
     norms = [edge for edge in graph.edges if edge.normalises]
     norm: NormKind = "none" if not norms else "batch" if any(edge.normalises_over_batch for edge in norms) else "layer"
     after = sum(edge.activates_last for edge in graph.edges)
-    # A recurrent block has its activations inside, and reads what comes as it is.
+    # A recurrent block has its activations inside and reads its input without one.
     activated = (e for e in graph.edges if e.weight is not None and (e.activation or isinstance(e.weight, Recurrent)))
     before = sum(1 for _ in activated) - after
     order: Order = "post" if norm == "none" and after > before else "pre"
@@ -294,7 +294,7 @@ def _chosen(rule: str | Rule) -> Rule:
 
 
 def _require_factors(rule: Rule, factors: object, graph: Graph) -> None:
-    """Refuse a rule's answer that no plan can hold."""
+    """Refuse factors that no plan can hold."""
     if not isinstance(factors, RateFactors):
         raise InputError(f"rule '{rule.name}' returned {type(factors).__name__}; return a RateFactors")
     names = {parameter.name for parameter in graph.parameters}
@@ -311,59 +311,59 @@ def _require_factors(rule: Rule, factors: object, graph: Graph) -> None:
 
 
 def _require_like(base: BaseSearch | float | None, rule: Rule) -> None:
-    """Refuse a base whose layers trained at rates by width for a rule of one rate, and the other way round."""
+    """Refuse a base searched with layerwise rates for a rule with one rate, and the other way round."""
     searched = RULES.get(name_of(getattr(base, "rule", None) or ""))
     if searched is None or searched.layerwise == rule.layerwise:
         return
     ways = {True: "rates that differ by layer", False: "one rate for all layers of a base"}
     raise InputError(
-        f"the base was searched with {ways[searched.layerwise]}, and rule '{rule.name}' plans for "
+        f"the base was searched with {ways[searched.layerwise]}, but rule '{rule.name}' needs "
         f"{ways[rule.layerwise]}; search the base with plan=evenstep.plan(make_model(), example_inputs, "
         f"rule='{rule.name}', base_graph=evenstep.trace(make_model(), example_inputs))"
     )
 
 
 def _require_answer(base: BaseSearch | float | None) -> None:
-    """Refuse a search without an answer: its best rate is a guess, however it looks."""
+    """Refuse a search without an answer, whose best rate is only a guess."""
     status = getattr(base, "status", "ok")
     if status != "ok":
         remedy = _NO_ANSWER.get(status, "search it again")
         raise InputError(
-            f"the base's search has the status '{status}', and no rate to go on from: {remedy}; to take a rate all the "
-            "same give base=search.rate, base_graph=search.graph and the optimizer"
+            f"the base's search has the status '{status}', so it has no best rate: {remedy}; to use a rate anyway, "
+            "give base=search.rate, base_graph=search.graph and the optimizer"
         )
 
 
 def _searched(base: BaseSearch | float | None, given: Training) -> Training:
-    """Return the training that the base's rate was found with: the search's own, then what is given."""
-    own = Training(getattr(base, "batch_size", None), getattr(base, "steps", None))
+    """Return the training that the base was searched with: the search's, completed by what is given."""
+    of_search = Training(getattr(base, "batch_size", None), getattr(base, "steps", None))
     for name in ("batch_size", "steps"):
-        known, asked = getattr(own, name), getattr(given, name)
-        if None not in (known, asked) and known != asked:
+        known, value = getattr(of_search, name), getattr(given, name)
+        if None not in (known, value) and known != value:
             raise InputError(
-                f"{name} is {asked}, and the base was searched with {known}; leave it out, and move the plan to your "
-                f"training by plan.at({name}={asked})"
+                f"{name} is {value}, but the base was searched with {known}; leave it out, and move the plan to your "
+                f"training with plan.at({name}={value})"
             )
-    return own.changed(given)
+    return of_search.changed(given)
 
 
-def _optimizer(base: BaseSearch | float | None, asked: OptimizerChoice | None) -> OptimizerChoice:
-    """Return the optimiser a plan is for: the one asked for, which has to be the base's where that is known."""
+def _optimizer(base: BaseSearch | float | None, requested: OptimizerChoice | None) -> OptimizerChoice:
+    """Return the optimiser a plan is for: the requested one, which has to be the base's if that is known."""
     searched: Optimizer | None = getattr(base, "optimizer", None)
-    if asked and searched and asked.name != searched:
+    if requested and searched and requested.name != searched:
         raise InputError(
-            f"the base was searched for optimizer '{searched}', and the plan is for '{asked.name}', whose rates are of "
-            f"another size; search the base with optimizer='{asked.name}'"
+            f"the base was searched for optimizer '{searched}', but the plan is for '{requested.name}', whose rates "
+            f"have another size; search the base with optimizer='{requested.name}'"
         )
-    if asked and (asked.options or not searched):
-        return asked
-    if searched:  # a bare name says no more than the base does: its settings are those that were searched with
+    if requested and (requested.options or not searched):
+        return requested
+    if searched:  # a bare name says no more than the base does, so the settings are the search's
         return OptimizerChoice(searched, getattr(base, "optimizer_options", {}))
     if base is not None:
-        rate = f"the learning rate {float(base):g} alone" if isinstance(base, Real) else "a search that names none"
+        rate = f"only a learning rate, {float(base):g}" if isinstance(base, Real) else "a search that names none"
         raise InputError(
-            f"the base is {rate}, and optimizer is not given; a rate is right for one optimizer only: say which, "
-            "'sgd', 'momentum', 'adam', 'muon' or 'lion'"
+            f"the base is {rate}, and optimizer is not given; a rate is right for one optimizer only: give 'sgd', "
+            "'momentum', 'adam', 'muon' or 'lion'"
         )
     return OptimizerChoice("sgd")
 
@@ -377,25 +377,25 @@ def _require_graph(name: str, graph: object) -> None:
 
 
 def _require_trainable(graph: Graph) -> None:
-    """Refuse a network without anything to train; weights that name no parameters stand for ones that are."""
+    """Refuse a network without anything to train; weight edges without parameters count as trained."""
     if any(p.trainable for p in graph.parameters) or any(
         e.weight is not None and not e.parameters for e in graph.edges
     ):
         return
     if graph.parameters:
         raise InputError(
-            f"there is nothing to plan: '{graph.parameters[0].name}' and all else the network holds is fixed; call "
-            "requires_grad_() on what is to be trained before the plan"
+            f"there is nothing to plan: '{graph.parameters[0].name}' and all other parameters are frozen; call "
+            "requires_grad_() on what you want to train before planning"
         )
-    raise InputError("there is nothing to plan: the network has no parameters; give one that has")
+    raise InputError("there is nothing to plan: the network has no parameters; give one that has some")
 
 
 def _base(base: BaseSearch | float | None, base_graph: Graph | None) -> tuple[float | None, Graph | None]:
     if base is None:
         return None, base_graph
-    if isinstance(base, Real) and not isinstance(base, bool):  # numpy's numbers too
+    if isinstance(base, Real) and not isinstance(base, bool):  # includes numpy's numbers
         return require_number("the base learning rate", base, above=0), base_graph
     if hasattr(base, "best") and hasattr(base, "graph"):
-        rate = getattr(base, "rate", base.best)  # the steady minimum transfers better, where a search knows both
+        rate = getattr(base, "rate", base.best)  # if a search knows both, the rate transfers better
         return require_number("the base learning rate", rate, above=0), base.graph if base_graph is None else base_graph
     raise InputError(f"base is {shown(base)}; give a search's result, a learning rate, or nothing")

@@ -1,4 +1,4 @@
-"""A plan as a table: a line for each parameter, and once each what their reasons share."""
+"""A plan as a table: a line for each parameter, and each reason that several share once."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from evenstep.rules import Factor
 if TYPE_CHECKING:
     from evenstep.planning.plan import ParameterPlan, Plan
 
-# A number that stands alone: those in names, such as 'layers.0.weight', are names.
+# A number by itself; numbers inside names, such as 'layers.0.weight', do not count.
 _NUMBER = re.compile(r"(?<![\w.'])\d+(?:\.\d+)?(?:e[+-]?\d+)?(?!\w)")
 _VARIES = "…"
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Words that several rows share, by their mark: a factor's name, or the letter of a note.
+    """Words that several rows share, with their mark: a factor's name, or the letter of a note.
 
-    Numbers that differ from row to row are left out: '…' stands for them.
+    '…' replaces numbers that differ from row to row.
     """
 
     mark: str
@@ -33,9 +33,9 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A parameter's cells; `factors` has one for each of the table's, '' where the parameter has none of that name.
+    """A parameter's cells; `factors` has one for each factor of the table, '' if the parameter has none of that name.
 
-    `notes` are letters of the table's notes; `whys` has the exact words of every factor, `note_words` of every note.
+    `notes` are letters of the table's notes; `whys` has the exact words of each factor, `note_words` of each note.
     """
 
     name: str
@@ -50,7 +50,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class PlanTable:
-    """Rows of all parameters, the factors that have a column, and the notes, each said once."""
+    """The rows of all parameters, the factors that have a column, and the notes, each once."""
 
     factors: tuple[Reason, ...]
     notes: tuple[Reason, ...]
@@ -59,12 +59,12 @@ class PlanTable:
 
     @cached_property
     def note_words(self) -> dict[str, str]:
-        """The words of every note, by its letter."""
+        """The words of each note, by its letter."""
         return {note.mark: note.words for note in self.notes}
 
 
 def plan_table(plan: Plan) -> PlanTable:
-    """Return a plan's table; every factor besides those that all parameters share has a column."""
+    """Return a plan's table; each factor that not all parameters share has a column."""
     own = [() if p.frozen else plan.own_factors(p) for p in plan.parameters]
     names = list(dict.fromkeys(factor.name for factors in own for factor in factors))
     noted = [_note_words(plan, p) for p in plan.parameters]
@@ -90,14 +90,14 @@ def plan_table(plan: Plan) -> PlanTable:
 
 
 def std_words(parameter: ParameterPlan) -> str:
-    """Return a parameter's standard deviation, or the value that all its numbers start at."""
+    """Return a parameter's standard deviation, or the value that all its entries start at."""
     if parameter.kept:
         return "kept"
     return f"{parameter.std:.4g}" if parameter.std else f"all {parameter.mean:g}"
 
 
 def shortened(names: Sequence[str], width: int) -> list[str]:
-    """Return names of at most so many letters, long ones without their middle, cut where most stay different.
+    """Return names of at most `width` letters: long ones lose their middle, cut such that most stay distinct.
 
     >>> shortened(["transformer.h.0.attn.weight", "transformer.h.1.attn.weight"], 20)
     ['transf…0.attn.weight', 'transf…1.attn.weight']
@@ -113,11 +113,12 @@ def shortened(names: Sequence[str], width: int) -> list[str]:
 
 
 def _note_words(plan: Plan, parameter: ParameterPlan) -> tuple[str, ...]:
-    single = replace(parameter, eps_factors=parameter.eps_factors[len(plan.eps_factors) :])  # all share the first
+    # All parameters share the plan's own epsilon factors, which come first.
+    single = replace(parameter, eps_factors=parameter.eps_factors[len(plan.eps_factors) :])
     scaled = () if parameter.frozen else tuple(eps_and_decay_words(single))
-    # What the column of standard deviations says already needs no note.
-    said = (f"starts at {parameter.mean:g}", "left as it is") if parameter.kept or not parameter.std else ()
-    start = () if parameter.init_reason in said else (f"init: {parameter.init_reason}",)
+    # The column of standard deviations already shows these.
+    evident = (f"starts at {parameter.mean:g}", "kept as it is") if parameter.kept or not parameter.std else ()
+    start = () if parameter.init_reason in evident else (f"init: {parameter.init_reason}",)
     return (*parameter.notes, *scaled, *start)
 
 
@@ -140,7 +141,7 @@ def _different(texts: Sequence[str]) -> list[str]:
 
 
 def _merged(texts: Iterable[str]) -> dict[str, str]:
-    """Return for each text what it shares with those that differ from it in numbers alone."""
+    """Return for each text what it shares with those that differ from it only in numbers."""
     alike: dict[str, list[str]] = {}
     for text in dict.fromkeys(texts):
         alike.setdefault(_NUMBER.sub(_VARIES, text), []).append(text)

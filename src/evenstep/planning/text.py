@@ -1,4 +1,4 @@
-"""A plan as text: what all parameters share, then a line for each, all within a width."""
+"""A plan as text of a given width: what all parameters share, then a line for each."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from evenstep.planning.plan import Plan
 
 WIDTH = 80  # of terminals, unless they are known to be wider
-_LONG_NAME = 36  # letters of a name for which shapes give way
-_SHORT_NAME = 22  # letters of a name for which factors give way
-_NARROWEST_NAME = 9  # letters, those of the title 'parameter'
+_LONG_NAME = 36  # names get this many letters before shapes are shown
+_SHORT_NAME = 22  # names get this many letters before factors are shown
+_NARROWEST_NAME = 9  # letters in the title 'parameter'
 _GAP = "  "
 
 
 def format_plan(plan: Plan, *, width: int | None = WIDTH, warnings: bool = True) -> str:
-    """Return a plan as text: rule and shared factors, reasons once each, a line for each parameter, warnings.
+    """Return a plan as text: rule and shared factors, each reason once, a line for each parameter, warnings.
 
-    Every line is at most `width` letters long. Where the columns are wider, shapes go first, then factors from the
-    last, and long names lose their middle. None writes all of them whole, for files and pipes.
+    Every line has at most `width` letters. If the columns are too wide, shapes are dropped first, then factors from the
+    last, and long names lose their middle. With `width=None` nothing is shortened, for files and pipes.
     """
     table = plan_table(plan)
     lines = [*head_lines(plan), f"All rates: {shared_words(plan)}"]
@@ -75,5 +75,5 @@ def _column(title: str, cells: Sequence[str], *, right: bool = False) -> list[st
 
 
 def _total(columns: Sequence[Sequence[str]]) -> int:
-    """Return how many letters columns take, with the gap before each."""
+    """Return how many letters columns take, including the gap before each."""
     return sum(len(column[0]) + len(_GAP) for column in columns)

@@ -1,21 +1,21 @@
-"""Names of parameters as the user's own module has them, whatever has been wrapped around it.
+"""Names of parameters as the user's module has them, whatever is wrapped around it.
 
-Modules are known by their looks, so that plans and their groups need no torch.
+Modules are recognised by their attributes, so that plans and their groups need no torch.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# Path components that wrappers put between a module and its parameters.
+# Path components that wrappers insert between a module and its parameters.
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-# Its parameters are pieces of one flat tensor, without their shapes.
+# This wrapper makes parameters pieces of one flat tensor, without their shapes.
 FLATTENED = "FullyShardedDataParallel"
 _PARALLEL = ("DistributedDataParallel", "DataParallel")
 
 
 def is_module(value: Any) -> bool:
-    """Tell whether a value is a torch module."""
+    """Return whether a value is a torch module."""
     return hasattr(value, "named_parameters") and hasattr(value, "named_modules")
 
 
@@ -31,23 +31,23 @@ def unwrapped(model: Any) -> Any:
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Tell whether a tensor lies in shards on several devices, as `fully_shard` leaves parameters."""
-    # By its looks: the class's own module takes long to load and is not part of every build of torch.
+    """Return whether a tensor is sharded over several devices, as `fully_shard` does with parameters."""
+    # By its attributes: the module of its class takes long to load and is not part of every build of torch.
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 
 
 def sharded_by(model: Any) -> str | None:
-    """Return the name of what shards a module's parameters over devices, None where nothing does."""
+    """Return the name of the wrapper that shards a module's parameters over devices; None if none does."""
     if any(type(module).__name__ == FLATTENED for module in model.modules()):
         return FLATTENED
     return "fully_shard" if any(is_sharded(parameter) for parameter in model.parameters()) else None
 
 
 def own_name(name: str) -> str:
-    """Return a parameter's name without wrappers' components inside it."""
+    """Return a parameter's name without the components that wrappers insert."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def named_parameters(model: Any) -> dict[str, Any]:
-    """Return the parameters of the module inside all wrappers, tied ones once, by their own names."""
+    """Return the parameters of the module inside all wrappers by name, tied ones once."""
     return {own_name(name): parameter for name, parameter in unwrapped(model).named_parameters()}

@@ -1,4 +1,4 @@
-"""How parameters start and go relative to the base's: ours (`weighted`), the paper's (`paths`), others'. No torch."""
+"""Rules for rates relative to the base's: ours (`weighted`), the paper's (`paths`) and other people's. No torch."""
 
 from collections.abc import Mapping
 

@@ -14,14 +14,14 @@ from evenstep.rules.rule import Factor, Optimizer, RateFactors
 
 @dataclass(frozen=True)
 class AmMup:
-    """Scale the whole network by the length of its shortest path, and draw branches smaller the more there are.
+    """Scale the whole network by the length of its shortest path; the more branches there are, the smaller they start.
 
     The length counts weights and residual additions, and enters as length^-`depth_power`. Weights of residual branches
-    have variance c / (blocks fan_in), with c what makes the base's what the initialisation draws. Derived for SGD, and
-    taken alike for all optimisers.
+    have variance c / (blocks fan_in), where c is chosen such that the base's weights start as its initialisation draws
+    them. The rule is derived for SGD and used unchanged for all optimisers.
     """
 
-    depth_power: float = 1.5  # a theorem's
+    depth_power: float = 1.5  # from a theorem
     name: str = "am-mup"
     layerwise: bool = False
 
@@ -29,16 +29,15 @@ class AmMup:
         require_valid_fields(self)
 
     def factors(self, network: Network, base: Network, optimizer: Optimizer) -> RateFactors:  # noqa: ARG002
-        """Return the network's factor and those of its branches' starts."""
-        found, of_base = residuals(network.live), residuals(base.live)
-        length, base_length = (
-            max(shortest_depth(one.live, sums.sums), 1) for one, sums in ((network, found), (base, of_base))
-        )
+        """Return the network's factor and the factors of its branches' initial standard deviations."""
+        branches, base_branches = residuals(network.live), residuals(base.live)
+        length = max(shortest_depth(network.live, branches.sums), 1)
+        base_length = max(shortest_depth(base.live, base_branches.sums), 1)
         value = math.pow(base_length / length, self.depth_power)
-        topology = Factor("topology", value, f"shortest path of the base {base_length} / here {length}")
-        blocks, base_blocks = max(len(found.sums), 1), max(len(of_base.sums), 1)
+        topology = Factor("topology", value, f"shortest path: base's {base_length} / this network's {length}")
+        blocks, base_blocks = max(len(branches.sums), 1), max(len(base_branches.sums), 1)
         if blocks == base_blocks:
             return RateFactors((topology,))
         smaller = Factor("blocks", math.sqrt(base_blocks / blocks), f"{blocks} blocks, {base_blocks} in the base")
-        inside = (parameter.name for parameter, part in parts(network, found) if part.kind == "matrix" and part.inside)
-        return RateFactors((topology,), starts=dict.fromkeys(inside, (smaller,)) if found.sums else {})
+        inside = (p.name for p, part in parts(network, branches) if part.kind == "matrix" and part.inside)
+        return RateFactors((topology,), starts=dict.fromkeys(inside, (smaller,)) if branches.sums else {})

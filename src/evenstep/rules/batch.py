@@ -1,4 +1,4 @@
-"""How the best rate goes with the batch: the larger a batch, the larger the rate."""
+"""How the best rate depends on the batch size: larger batches take larger rates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evenstep.rules.rule import Factor, Optimizer, steps_by_rate
 
 
 class BatchRule(Protocol):
-    """Answer how a training's best rate goes with its batch."""
+    """Say how the best rate depends on the batch size."""
 
     @property
     def name(self) -> str:
@@ -28,10 +28,10 @@ class BatchRule(Protocol):
 class BatchPower:
     """Scale the rate by a power of the batch, one for SGD and one for Adam, Muon and Lion.
 
-    Theory knows two limits. Where the noise of gradients sets the rate, one step of SGD on k times as many examples
-    replaces k steps at k times the rate (Goyal et al. 2017, arXiv 1706.02677), and Adam's rate goes with the root of k
-    (Malladi et al. 2022, arXiv 2205.10287). Where curvature does, neither rate depends on the batch. Trainings lie
-    between the two. The default, the fourth root for all optimisers, loses least on the networks measured so far
+    Theory knows two limits. If gradient noise limits the rate, one step of SGD on k times as many examples replaces k
+    steps at k times the rate (Goyal et al. 2017, arXiv 1706.02677), and Adam's rate is proportional to sqrt(k)
+    (Malladi et al. 2022, arXiv 2205.10287). If curvature limits it, neither rate depends on the batch. Real training
+    lies between the two. The default, the fourth root for all optimisers, loses least on the networks measured so far
     (`results/axes`, `results/short-runs`): some want more, and under SGD language models diverge at more.
 
     >>> BatchPower().factor(1024, searched=64, optimizer="adam").value
@@ -49,24 +49,24 @@ class BatchPower:
         """Return the factor that moves a rate from batches of `searched` examples to batches of `batch`."""
         ratio = require_number("batch", batch, above=0) / require_number("searched", searched, above=0)
         power = self.adam_power if steps_by_rate(optimizer) else self.sgd_power
-        return Factor("batch", math.pow(ratio, power), f"for batches of {batch:g}, found with {searched:g}")
+        return Factor("batch", math.pow(ratio, power), f"from batches of {searched:g} to {batch:g}")
 
 
 @runtime_checkable
 class MovesAdam(Protocol):
-    """Answer how Adam's own settings go with the batch, for rules that move more than rates."""
+    """Say how Adam's betas and epsilon depend on the batch size, for rules that move more than rates."""
 
     @property
     def name(self) -> str:
         """The name the rule is chosen by."""
 
     def settings(self, batch: float, *, searched: float, optimizer: Optimizer) -> AdamFactors:
-        """Return the factors of Adam's settings, or raise for an optimiser that the rule was not derived for."""
+        """Return the factors of Adam's settings, or raise if the rule is not derived for the optimiser."""
 
 
 @dataclass(frozen=True)
 class AdamFactors:
-    """Hold the factors of 1 - beta, for both betas, and of epsilon; empty where a rule leaves them as they are."""
+    """Hold the factors of 1 - beta, for both betas, and of epsilon; empty if a rule does not change them."""
 
     betas: tuple[Factor, ...] = ()
     eps: tuple[Factor, ...] = ()
@@ -77,8 +77,8 @@ class Sde:
     """Keep the stochastic differential equation that Adam, or SGD without momentum, follows at any batch.
 
     With k times the batch, Adam's rate grows by sqrt(k), 1 - beta1 and 1 - beta2 by k, and epsilon by 1 / sqrt(k)
-    (Malladi et al. 2022, arXiv 2205.10287, definition 5.2); the rate of SGD grows by k (definition 2.2 there). Held
-    where the noise of gradients counts: 1 - beta has to stay below one.
+    (Malladi et al. 2022, arXiv 2205.10287, definition 5.2); the rate of SGD grows by k (definition 2.2 there). This
+    holds while gradient noise dominates; 1 - beta has to stay below one.
 
     >>> moved = Sde().settings(256, searched=64, optimizer="adam")
     >>> moved.betas[0].value, moved.eps[0].value
@@ -97,7 +97,7 @@ class Sde:
             return AdamFactors()
         if optimizer != "adam":
             raise InputError(
-                f"batch rule '{self.name}' is derived for Adam and for SGD without momentum, and the plan is for "
+                f"batch rule '{self.name}' is derived for Adam and for SGD without momentum, but the plan is for "
                 f"'{optimizer}'; choose another, such as '{BATCH.name}'"
             )
         rate = self.factor(batch, searched=searched, optimizer=optimizer)
@@ -106,7 +106,7 @@ class Sde:
         )
 
 
-BATCH = BatchPower()  # what plans move by unless another is chosen
+BATCH = BatchPower()  # the default
 BATCH_RULES: Mapping[str, BatchRule] = {
     rule.name: rule
     for rule in (
@@ -121,7 +121,7 @@ BATCH_RULES: Mapping[str, BatchRule] = {
 
 
 def batch_rule(given: str | BatchRule) -> BatchRule:
-    """Return a batch rule by its name, or as it is."""
+    """Return a batch rule given by its name or as a value."""
     if not isinstance(given, str | type) and hasattr(given, "factor"):
         return given
     if not isinstance(given, str) or given not in BATCH_RULES:

@@ -1,4 +1,4 @@
-"""CompleteP: muP, and residual branches that add up to the same at any depth (Dey et al. 2025, arXiv 2505.01618)."""
+"""CompleteP: muP, with residual branches whose sum does not depend on depth (Dey et al. 2025, arXiv 2505.01618)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from evenstep.rules.rule import Optimizer, RateFactors
 
 @dataclass(frozen=True)
 class CompleteP:
-    """Multiply residual branches by m_L^-alpha, and the rates of what lies in them by m_L^(alpha - 1); width as muP.
+    """Multiply residual branches by m_L^-alpha, and the rates inside them by m_L^(alpha - 1); width as in muP.
 
-    Epsilon goes with the gradients: m_N^-1, and in branches m_L^-alpha besides. Published for AdamW; the rates of SGD
-    are those over the gradients' size, which for alpha = 1/2 are depth-muP's own.
+    Epsilon scales with the gradients: m_N^-1, and in branches also m_L^-alpha. The rule is published for AdamW; the
+    rates of SGD are those divided by the gradients' size, which for alpha = 1/2 gives depth-muP.
     """
 
-    alpha: float = 1.0  # the one at which every layer's features are learnt, in the paper's words
+    alpha: float = 1.0  # the value at which, in the paper's words, every layer learns features
     name: str = "completep"
     layerwise: bool = False
 
@@ -34,7 +34,7 @@ class CompleteP:
         return related(
             network,
             optimizer,
-            ratios.found,
+            ratios.branches,
             lambda part: in_depth(part, ratios, alpha=self.alpha, branch=branch),
             scales_eps=True,
             even_pace=False,
@@ -42,7 +42,7 @@ class CompleteP:
 
 
 def in_depth(part: Part, ratios: Ratios, *, alpha: float, branch: float) -> Relation:
-    """Relate a parameter to that of a narrower and shallower base, whose branches `branch` multiplies."""
+    """Relate a parameter to that of a narrower and shallower base; `branch` multiplies the network's branches."""
     in_base = in_width(part, ratios)
     rate, gradient = in_base.rate, in_base.gradient
     if part.inside:

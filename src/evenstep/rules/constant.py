@@ -1,4 +1,4 @@
-"""One learning rate for all: the base's."""
+"""One learning rate for all parameters: the base's."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ class Constant:
 
     def factors(self, network: Network, base: Network, optimizer: Optimizer) -> RateFactors:  # noqa: ARG002
         """Return no change."""
-        return RateFactors((Factor("topology", 1.0, "constant: the base's rate"),))
+        return RateFactors((Factor("topology", 1.0, "the base's rate, unchanged"),))

@@ -9,7 +9,7 @@ from evenstep.rules.completep import CompleteP
 
 @dataclass(frozen=True)
 class DepthMup(CompleteP):
-    """Multiply residual branches by m_L^(-1/2): they stay independent of each other as their number grows."""
+    """Multiply residual branches by m_L^(-1/2), as is right if they are independent of each other."""
 
-    alpha: float = 0.5  # branches of independent weights add up by their squares
+    alpha: float = 0.5  # squares of branches with independent weights add up
     name: str = "depth-mup"

@@ -1,27 +1,28 @@
-"""Even steps: every parameter moves by the same part of its own size.
+"""Even steps: every parameter moves by the same fraction of its own size.
 
-Adam's step is its rate, so a weight's rate goes with its standard deviation. SGD's step is the rate times the gradient,
-whose root mean square is about (fan_in var(W) n_out)^(-1/2) where the signal keeps its size: the rate goes with
-fan_in var(W) sqrt(n_out / n_in), kernel taps left out. Both are relative to a hidden weight of fan_in var(W) = 1, which
-writes as many units as it reads, or under Adam has the network's mean width: it goes at the network's rate; so do the
-gains of norms. What is added to a signal, a bias or a table of positions, goes with that signal's size, or under SGD
-with its square; a table with its own where that is more.
+Adam's step is its rate, so a weight's rate is proportional to its standard deviation. SGD's step is the rate times the
+gradient, whose root mean square is about (fan_in var(W) n_out)^(-1/2) if the signal keeps its size, so the rate is
+proportional to fan_in var(W) sqrt(n_out / n_in), without kernel taps. Both are relative to a hidden weight with
+fan_in var(W) = 1 that writes as many units as it reads (under Adam: that has the network's mean width). Such a weight
+trains at the network's rate, and so do the gains of norms. The rate of a term added to a signal, such as a bias or a
+table of positions, is proportional to the signal's size, under SGD to its square; a table added to a signal trains by
+its own size if that is larger.
 
-Lion's step is the sign of its momentum: one rate per entry, as large as Adam's, so its rates go as Adam's. Muon's step
-on a matrix of r rows and c columns is orthogonal: min(r, c) singular values of one, so its squares add up to min(r, c)
-and its root mean square is sqrt(min(r, c) / (r c)) = 1 / sqrt(max(r, c)). We take it times 0.2 sqrt(max(r, c)), as
-Moonlight does (Liu et al. 2025), and it is 0.2 of its rate, as Adam's is measured to be: a matrix then goes with its
-standard deviation as well, whatever its shape, and one base rate serves both.
+Lion's step is the sign of its momentum: every entry moves by the rate, as under Adam, so its factors are Adam's. Muon's
+step on a matrix of r rows and c columns is orthogonal: it has min(r, c) singular values of one, so its squares add up
+to min(r, c) and its root mean square is sqrt(min(r, c) / (r c)) = 1 / sqrt(max(r, c)). Times 0.2 sqrt(max(r, c)), as in
+Moonlight (Liu et al. 2025), this is 0.2 of the rate, the measured size of Adam's step. So a matrix's rate is
+proportional to its standard deviation as well, whatever its shape, and one base rate serves both.
 
-A weight that starts near zero has its size to come. So readouts count as large as `conserve` draws them, however they
-start, and weights that are kept as they are count as large as torch draws linear layers at least.
+A weight that starts near zero will grow. So readouts count as large as `conserve` draws them, however they start, and
+weights that are kept count at least as large as torch draws linear layers.
 
-Between networks of different width a layer is compared with *the same layer* of the base, as muP has it: under Adam
-rates fall with width, and what stands at the input or is a readout keeps the ratio to hidden layers that it has at the
-base's width. The power of width is one, though deviations fall with its root: Adam's step lies along what the weight
-reads, and adds up over all its entries. Muon's does not. Its singular values all are 0.2 sqrt(max(r, c)) times the
-rate, so what it makes of any input grows with the root of width: rates of its matrices fall with the root, which is the
-even step.
+Between networks of different width a layer is compared with *the same layer* of the base, as in muP: under Adam rates
+fall with width, and layers at the input and readouts keep the ratio to hidden layers that they have at the base's
+width. The power of width is one, although standard deviations fall with its root: Adam's step is aligned with the
+weight's input and adds up over all its entries. Muon's step is not. All its singular values are 0.2 sqrt(max(r, c))
+times the rate, so the change of the output grows with the root of width, and the rates of its matrices fall with the
+root, which is the even step.
 """
 
 from __future__ import annotations
@@ -44,38 +45,38 @@ from evenstep.rules.width import POSITIONS, hidden_width
 
 
 class Use(NamedTuple):
-    """Hold what counts of one use of a weight: what a unit reads, taps included, and units read and written."""
+    """Hold the sizes of one use of a weight: entries that a unit reads, with taps, and units read and written."""
 
     fan_in: float
     units_in: float
     units_out: float
 
     def unit_step(self, optimizer: Optimizer) -> float:
-        """Return the rate that a weight of fan_in var(W) = 1 would have."""
+        """Return the rate of a weight with fan_in var(W) = 1."""
         return self.fan_in**-0.5 if steps_by_rate(optimizer) else math.sqrt(self.units_out / self.units_in)
 
     def step(self, std: float, optimizer: Optimizer) -> float:
-        """Return the rate at which a weight of a standard deviation moves by an even part of it."""
+        """Return the rate at which a weight of this standard deviation takes even steps."""
         return std if steps_by_rate(optimizer) else self.fan_in * std**2 * self.unit_step(optimizer)
 
 
 def even_steps(
     network: Network, base: Network, optimizer: Optimizer, *, pooled_variance_floor: float
 ) -> Mapping[str, tuple[Factor, ...]]:
-    """Return the factors of rates: a weight's size, width and what averages leave it, or what a bias is added to."""
+    """Return each parameter's factors: of a weight by size, width and averages, of a bias by the signal it joins."""
     reference = network.init if isinstance(network.init, Conserve) else Conserve().relative_to(base.readout_fan_in)
     std, usual, gates = _sizes(network, reference), _usual(network, optimizer), _names_of_gates(network)
     averages = _averages(network, optimizer, pooled_variance_floor)
     wider = hidden_width(network) / hidden_width(base)
     matrices = hidden_matrices(network.live, network.roles) if optimizer == "muon" else {}
-    found: dict[str, tuple[Factor, ...]] = {}
+    factors: dict[str, tuple[Factor, ...]] = {}
     pending: list[Parameter] = []
     for parameter in network.live.parameters:
         name = parameter.name
         if name in std:
             step = min(use.step(std[name], optimizer) for use in _uses(network, parameter))
             if step > 0:
-                found[name] = (
+                factors[name] = (
                     _size_factor(step, usual),
                     *_width_factors(wider, position_in(network, parameter), optimizer, orthogonal=name in matrices),
                     *averages.get(name, ()),
@@ -86,17 +87,17 @@ def even_steps(
             sizes = list(_added_to(network, parameter, reference.readout_second_moment))
             own = network.tables.get(name, parameter.measured or 0.0)
             if sizes and (factor := _added_factor(parameter, own, min(sizes), usual, optimizer)).value != 1.0:
-                found[name] = (factor,)
-    for parameter in pending:  # what a weight is computed from goes as the weight would
+                factors[name] = (factor,)
+    for parameter in pending:  # parameters that a weight is computed from train at the weight's rate
         edges = (network.live.edges[edge_index] for edge_index in network.roles.edges_of.get(parameter.name, ()))
-        weights = [name for edge in edges for name in edge.parameters if name in std and name in found]
+        weights = [name for edge in edges for name in edge.parameters if name in std and name in factors]
         if weights:
-            found[parameter.name] = min((found[name] for name in weights), key=product)
-    return found
+            factors[parameter.name] = min((factors[name] for name in weights), key=product)
+    return factors
 
 
 def _sizes(network: Network, reference: Conserve) -> Mapping[str, float]:
-    """Return the standard deviations that weights count as having: `conserve`'s own, else with the sizes to come."""
+    """Return the standard deviations that weights count with: those drawn, but for weights that are going to grow."""
     sizes = dict(network.weights.std)
     if network.init is reference:
         return sizes
@@ -115,28 +116,29 @@ def _sizes(network: Network, reference: Conserve) -> Mapping[str, float]:
 
 
 def _size_factor(step: float, usual: float) -> Factor:
-    return Factor("size", step / usual, f"{step:.3g} / usual {usual:.3g}")
+    return Factor("size", step / usual, f"its size {step:.3g} / a typical hidden weight's {usual:.3g}")
 
 
 def _width_factors(
     wider: float, position: LayerPosition, optimizer: Optimizer, *, orthogonal: bool
 ) -> tuple[Factor, ...]:
-    """Return the factor of a network that is wider than its base, none at the base's width.
+    """Return the factor of a network that is wider than its base; none at the base's width.
 
-    The steps of an `orthogonal` matrix go on in all directions alike: they grow with the root of width alone.
+    The steps of an `orthogonal` matrix are equally large in all directions, so that they grow only with the root of
+    width.
     """
     power = (-1.0 if steps_by_rate(optimizer) else 0.0) + (0.5 if orthogonal or position != "hidden" else 0.0)
     if math.isclose(wider, 1.0) or not power:
         return ()
-    return (Factor("width", math.pow(wider, power), f"{wider:.3g} times the base's"),)
+    return (Factor("width", math.pow(wider, power), f"{wider:.3g} times as wide as the base"),)
 
 
 def _averages(network: Network, optimizer: Optimizer, floor: float) -> Mapping[str, tuple[Factor, ...]]:
-    """Return the factors of readouts that read averages over positions, of which little varies.
+    """Return the factors of readouts that read averages over positions, which vary little between examples.
 
-    What examples have in common says nothing: a readout tells them apart by what varies.
+    A readout can only use what varies: the mean that all examples share carries no information.
     """
-    found: dict[str, tuple[Factor, ...]] = {}
+    factors: dict[str, tuple[Factor, ...]] = {}
     for head in network.roles.heads:
         if head.edge_index is None:
             continue
@@ -144,18 +146,19 @@ def _averages(network: Network, optimizer: Optimizer, floor: float) -> Mapping[s
         left = math.prod(operator.variance_kept for operator in operators if isinstance(operator, Average))
         if left < 1:
             left = max(left, floor)
-            factor = Factor("average", left ** (-0.5 if steps_by_rate(optimizer) else -1.0), f"leaves {left:.4g}")
-            found |= dict.fromkeys(network.live.edges[head.edge_index].parameters, (factor,))
-    return found
+            power = -0.5 if steps_by_rate(optimizer) else -1.0
+            factor = Factor("average", left**power, f"it reads an average that keeps {left:.4g} of the variance")
+            factors |= dict.fromkeys(network.live.edges[head.edge_index].parameters, (factor,))
+    return factors
 
 
 def _added_factor(parameter: Parameter, std: float, second_moment: float, usual: float, optimizer: Optimizer) -> Factor:
     by_signal = math.sqrt(second_moment) if steps_by_rate(optimizer) else second_moment
     is_table = parameter.role == "unscaled" and sum(size > 1 for size in parameter.shape) > 1
-    own = Use(1, 1, parameter.shape[-1] if is_table else 1).step(std, optimizer) / usual
-    if is_table and own > by_signal:
-        return Factor("size", own, f"a table of std {std:.3g}")
-    return Factor("size", by_signal, f"added to second moment {second_moment:.3g}")
+    by_table = Use(1, 1, parameter.shape[-1] if is_table else 1).step(std, optimizer) / usual
+    if is_table and by_table > by_signal:
+        return Factor("size", by_table, f"a table of standard deviation {std:.3g}")
+    return Factor("size", by_signal, f"added to a signal of second moment {second_moment:.3g}")
 
 
 def _names_of_gates(network: Network) -> set[str]:
@@ -165,9 +168,10 @@ def _names_of_gates(network: Network) -> set[str]:
 
 
 def _usual(network: Network, optimizer: Optimizer) -> float:
-    """Return what a hidden weight of unit size would have: under SGD one that reads as many units as it writes.
+    """Return the size that factors are relative to: that of a hidden weight with fan_in var(W) = 1.
 
-    Under Adam the geometric mean of the hidden ones, or of readouts where there are none.
+    Under SGD it reads as many units as it writes; under Adam it is the geometric mean over hidden weights, or over
+    readouts if there are none.
     """
     if not steps_by_rate(optimizer):
         return 1.0
@@ -184,32 +188,32 @@ def _usual(network: Network, optimizer: Optimizer) -> float:
 
 
 def _uses(network: Network, parameter: Parameter) -> Iterator[Use]:
-    """Yield the uses of a weight as one."""
+    """Yield the uses of a parameter as a weight."""
     for edge_index in network.roles.edges_of[parameter.name]:
         weight = network.live.edges[edge_index].weight
         if weight is None:
             continue
-        if isinstance(weight, Recurrent):  # its matrices differ in what they read
+        if isinstance(weight, Recurrent):  # its matrices read different numbers of units
             yield Use(parameter.fan_in, parameter.fan_in, parameter.fan_out)
             continue
         fan_in, units_in = float(weight.fan_in), weight.units_in
-        if network.roles.positions[edge_index] == "input":  # what it reads is the task's size, all of it
+        if network.roles.positions[edge_index] == "input":  # the task sets how much it reads, taps included
             looked_up = fan_in == 1 and parameter.note == EMBEDDING
             fan_in = units_in = _rows_met(parameter, weight.fan_out) if looked_up else fan_in
         yield Use(fan_in, units_in, weight.units_out * weight.groups)
 
 
 def _rows_met(parameter: Parameter, columns: int) -> float:
-    """Return how many rows of a table share its uses, by Zipf's law: the r-th most frequent is met 1/r as often."""
-    often = 1.0 / np.arange(1, math.prod(parameter.shape) // columns + 1)
-    return float(often.sum() ** 2 / (often**2).sum())
+    """Return how many rows of a table share its uses, by Zipf's law: the r-th most frequent occurs 1/r as often."""
+    frequencies = 1.0 / np.arange(1, math.prod(parameter.shape) // columns + 1)
+    return float(frequencies.sum() ** 2 / (frequencies**2).sum())
 
 
 def _added_to(network: Network, parameter: Parameter, output: float) -> Iterator[float]:
-    """Yield the second moment of what a parameter is added to, for each of its uses; `output` where that is an output.
+    """Yield the second moment of the signal that a parameter is added to, for each of its uses; `output` for outputs.
 
-    Outputs, too, have their size to come: at the start they are smaller the wider the network is. So have signals after
-    a gate that is closed, and of a network that is kept as it is: these count as one.
+    Outputs are going to grow: the wider the network, the smaller they start. So are signals after a closed gate, which
+    counts as open, and the signals of a network that is kept as it is, which count as one.
     """
     opened = network.opened
     signal = opened.signal

@@ -1,4 +1,4 @@
-"""Layers as rules see them: every use of a weight, and the factors of a parameter from those of its uses."""
+"""Layers as rules see them: each use of a weight, and a parameter's factors from those of its uses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from evenstep.rules.rule import Factor, product
 
 
 class Layer(NamedTuple):
-    """Describe one use of a weight: where it stands, and the units it reads and writes.
+    """Describe one use of a weight: its position, and the numbers of units it reads and writes.
 
-    Kernel positions are left out of both, and both are those of one group.
+    Both numbers are for one group and leave out kernel taps.
     """
 
     position: LayerPosition
@@ -26,18 +26,18 @@ class Layer(NamedTuple):
     groups: int
 
 
-# Returns the factors of a layer's rate besides those of the whole network; the number is the index of its edge.
+# Returns a layer's own factors of the rate; the number is the index of its edge.
 LayerFactors = Callable[[Layer, int], tuple[Factor, ...]]
 
 
 def for_every_layer(network: Network, factors: LayerFactors) -> Mapping[str, tuple[Factor, ...]]:
-    """Return the factors of every weight and bias that stands on a path, the smallest where it has several uses.
+    """Return the factors of every weight and bias on a path, the smallest if it has several uses.
 
-    Norms' gains and biases, and parameters that are left as they are, have none.
+    Gains and biases of norms, and parameters that are kept as they are, have none.
     """
     edges_of = network.roles.edges_of
     of_use = _Uses(network, factors)
-    found: dict[str, tuple[Factor, ...]] = {}
+    factors_of: dict[str, tuple[Factor, ...]] = {}
     for parameter in network.live.parameters:
         if parameter.role not in ("weight", "bias"):
             continue
@@ -47,12 +47,12 @@ def for_every_layer(network: Network, factors: LayerFactors) -> Mapping[str, tup
         else:
             answer = min((of_use(parameter, edge_index) for edge_index in edge_indices), key=product, default=())
         if answer:
-            found[parameter.name] = answer
-    return found
+            factors_of[parameter.name] = answer
+    return factors_of
 
 
 class _Uses:
-    """Answer with the factors of a parameter on one of its edges; layers of one kind are described once."""
+    """Return the factors of a parameter on one of its edges; layers of one kind are described once."""
 
     def __init__(self, network: Network, factors: LayerFactors) -> None:
         self.edges, self.positions = network.live.edges, network.roles.positions
@@ -64,7 +64,7 @@ class _Uses:
         if weight is None:
             return ()
         position = self.positions[edge_index]
-        if isinstance(weight, Recurrent):  # its matrices differ in what they read
+        if isinstance(weight, Recurrent):  # its matrices read different numbers of units
             return self.factors(_layer(position, weight, parameter), edge_index)
         key = (id(weight), position)
         layer = self.layers.get(key)
@@ -74,29 +74,29 @@ class _Uses:
 
 
 def layers_of(network: Network, position: LayerPosition) -> list[Layer]:
-    """Return the layers of all weights that stand at a position and nowhere else, one for each weight."""
+    """Return one layer for each weight whose position is this one."""
     graph, use = network.live, network.roles
-    found = []
+    layers = []
     for parameter in graph.parameters:
         edge_indices = use.edges_of.get(parameter.name, ())
         if parameter.role != "weight" or not edge_indices or use.position_of(parameter.name) != position:
             continue
-        weight = graph.edges[edge_indices[0]].weight or Weight()  # none where it is added or multiplied before
-        found.append(_layer(position, weight, parameter))
-    return found
+        weight = graph.edges[edge_indices[0]].weight or Weight()  # none if the weight is added or multiplied
+        layers.append(_layer(position, weight, parameter))
+    return layers
 
 
 def _layer(position: LayerPosition, weight: Weight, parameter: Parameter | None = None) -> Layer:
-    """Return one use of a weight; fans are the parameter's own where it is given, else those of the use."""
+    """Return one use of a weight; the fans are the parameter's if it is given, else those of the use."""
     if parameter is not None:
         weight = replace(weight, fan_in=parameter.fan_in, fan_out=parameter.fan_out)
-    # What a layer at the input reads of patches is the task's size, all of it.
+    # A layer of patches at the input reads all entries of a patch: the task sets their number.
     reads = weight.fan_in if weight.patches and position == "input" else weight.units_in
     return Layer(position, float(reads), float(weight.units_out), weight.groups)
 
 
 def position_in(network: Network, parameter: Parameter) -> LayerPosition:
-    """Return where a weight stands; of a recurrent block at the input only what reads the input stands there."""
+    """Return a weight's position; in a recurrent block at the input only the matrix that reads the input is there."""
     position = network.roles.position_of(parameter.name)
     blocks = [network.live.edges[edge_index].weight for edge_index in network.roles.edges_of[parameter.name]]
     inside = any(isinstance(weight, Recurrent) and parameter.fan_in != weight.fan_in for weight in blocks)

@@ -1,4 +1,4 @@
-"""How the best rate goes with the number of steps: the longer a training, the smaller."""
+"""How the best rate depends on the number of steps: longer training takes smaller rates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evenstep.rules.rule import Factor, Optimizer, steps_by_rate
 
 
 class LengthRule(Protocol):
-    """Answer how a training's best rate goes with its length."""
+    """Say how the best rate depends on the number of steps."""
 
     @property
     def name(self) -> str:
@@ -25,12 +25,12 @@ class LengthRule(Protocol):
 
 @dataclass(frozen=True)
 class Length:
-    """Say how the best rate of short trainings goes with their length, and that of long ones not at all.
+    """Raise the rate of short training; the rate of long training does not depend on its length.
 
-    Weights have to travel some way whatever the length: with few steps at a rate that goes like one over their number.
-    With many, the largest stable rate is the limit, and the length no longer counts. The sum of both has one constant:
-    `travel` is the number of steps that the way takes at the rate that long trainings want (`results/short-runs` has
-    what it is from). Below `shortest` steps, fewer than were measured, the preference stays as it is there.
+    Weights have to travel some distance however many steps there are: with few steps, the rate is proportional to one
+    over their number. With many steps the largest stable rate is the limit, and the length no longer matters. The sum
+    of both has one constant: `travel` is the number of steps that the distance takes at the best rate of long training
+    (measured in `results/short-runs`). Below `shortest` steps, fewer than were measured, the rate stays constant.
     """
 
     travel: float = 20.0
@@ -41,7 +41,7 @@ class Length:
         require_valid_fields(self)
 
     def preference(self, steps: int) -> float:
-        """Return the best rate of a training of so many steps, over that of a very long one.
+        """Return the best rate for this number of steps, relative to that of very long training.
 
         >>> Length().preference(20), Length().preference(2000)
         (2.0, 1.01)
@@ -56,11 +56,11 @@ class Length:
 
 @dataclass(frozen=True)
 class LengthPower:
-    """Scale the rate by a power of the number of steps beyond so many, at one batch.
+    """Scale the rate by a power of the number of steps beyond `flat_to`, at a fixed batch size.
 
-    Between 128 steps and 1,500 best rates hardly change (`results/short-runs`). Beyond, Adam's exponent is that of
+    Between 128 and 1,500 steps, best rates hardly change (`results/short-runs`). Beyond, Adam's exponent is that of
     Bjorck et al. 2024 (arXiv 2409.19913) for language models trained by AdamW over horizons of 25 to 800 billion
-    tokens. SGD's rates do not fall: warm-ups that take more steps let larger ones in.
+    tokens. SGD's rates do not fall: longer warm-ups allow larger rates.
 
     >>> rule = LengthPower()
     >>> [round(rule.factor(steps, searched=128).value, 3) for steps in (200, 1500, 15_000)]
@@ -83,15 +83,15 @@ class LengthPower:
 
 
 def _factor(value: float, steps: int, searched: int) -> Factor:
-    return Factor("length", value, f"for {steps} steps, found with {searched}")
+    return Factor("length", value, f"from {searched} steps to {steps}")
 
 
-LENGTH = LengthPower()  # what plans move by unless another is chosen
+LENGTH = LengthPower()  # the default
 LENGTH_RULES: Mapping[str, LengthRule] = {rule.name: rule for rule in (LENGTH, Length(), LengthPower(0.0, name="none"))}
 
 
 def length_rule(given: str | LengthRule) -> LengthRule:
-    """Return a length rule by its name, or as it is."""
+    """Return a length rule given by its name or as a value."""
     if not isinstance(given, str | type) and hasattr(given, "factor"):
         return given
     if not isinstance(given, str) or given not in LENGTH_RULES:

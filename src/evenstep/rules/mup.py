@@ -1,4 +1,4 @@
-"""muP: layers are compared with the same layers of a narrower network (Yang et al. 2022, arXiv 2203.03466)."""
+"""muP: each layer is compared with the same layer of a narrower network (Yang et al. 2022, arXiv 2203.03466)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from evenstep.rules.rule import Optimizer, RateFactors
 
 @dataclass(frozen=True)
 class Mup:
-    """Scale with width as the package `mup` does; blind to depth and topology.
+    """Scale with width as the package `mup` does; ignore depth and topology.
 
-    Under Adam hidden matrices go at 1 / m_N of the base's rate and all else at the rate itself; under SGD matrices go
-    by the ratio of their fan_out to their fan_in and vectors by m_N. Decay keeps its pace, and what readouts give is
-    divided by m_N.
+    Under Adam hidden matrices train at 1 / m_N of the base's rate and all other parameters at the rate itself. Under
+    SGD the factor is fan_out / fan_in relative to the base's for matrices, and m_N for vectors. Decay keeps its pace,
+    and the outputs of readouts are divided by m_N.
     """
 
     name: str = "mup"
@@ -27,7 +27,7 @@ class Mup:
         return related(
             network,
             optimizer,
-            ratios.found,
+            ratios.branches,
             lambda part: in_width(part, ratios),
             scales_eps=False,
             even_pace=False,
@@ -35,7 +35,7 @@ class Mup:
 
 
 def in_width(part: Part, ratios: Ratios) -> Relation:
-    """Relate a parameter to that of a narrower base: readouts divide the gradients of all that comes before them."""
+    """Relate a parameter to that of a narrower base: readouts divide the gradients of all layers before them."""
     if part.position == "readout" and part.kind == "matrix":
         return Relation(gradient=Size(1 / ratios.readout), counted=ratios.readout_factors())
     if part.kind == "scalar":

@@ -1,9 +1,9 @@
-"""How a network relates to its base: how much wider and deeper it is, and what every parameter is in it.
+"""How a network relates to its base: how much wider and deeper it is, and which kind of part each parameter is.
 
-muP and what builds on it say of every parameter how large Adam's step is and how large its gradients are, over those of
-the base, as powers of two ratios: of width, m_N, and of depth, m_L. The rest follows. SGD's step grows with the
-gradient, so its rate is Adam's over the gradient's size; Adam's epsilon goes with the gradient's size; decay acts with
-the rate, so it goes with one over the rate where its pace is to stay.
+For each parameter muP and the rules that build on it give the size of Adam's step and of the gradient, relative to the
+base's, as powers of two ratios: of width, m_N, and of depth, m_L. The rest follows. SGD's step grows with the gradient,
+so its rate is Adam's divided by the gradient's size; Adam's epsilon is proportional to the gradient's size; optimisers
+multiply decay by the rate, so to keep its pace it is divided by the rate's factor.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Kind = Literal["matrix", "vector", "scalar"]
 
 
 class Part(NamedTuple):
-    """Say what a parameter is: a matrix between units, a vector that grows with width, or a number that does not.
+    """Say what a parameter is: a matrix between units, a vector that grows with width, or numbers that do not grow.
 
-    `position` is that of the layer; `inside` says that it lies in a residual branch, or in a network without any that
-    it is hidden; `ends` that a factor of its branch is put into it; `table` that data look its rows up.
+    `position` is that of the layer. `inside` says whether it lies on a residual branch or, in a network without any,
+    whether it is hidden; `ends` whether it takes its branch's multiplier; `table` whether data look up its rows.
     """
 
     kind: Kind
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 
 class Size(NamedTuple):
-    """Hold what of a factor comes from width, and what from depth."""
+    """Hold a factor's part due to width and its part due to depth."""
 
     width: float = 1.0
     depth: float = 1.0
@@ -50,8 +50,8 @@ class Size(NamedTuple):
 class Relation(NamedTuple):
     """Say how a parameter relates to the base's: Adam's rate, and the size of its gradients.
 
-    Both are those of the parameter before its multipliers, the factors of what it gives: `counted` are those that the
-    initialisation draws weights by already.
+    Both are those before the multipliers of the parameter's output are folded in. `counted` are multipliers that the
+    initialisation already draws weights by.
     """
 
     rate: Size = Size()
@@ -62,61 +62,62 @@ class Relation(NamedTuple):
 
 @dataclass(frozen=True)
 class Ratios:
-    """Hold m_N as `width`, that of what readouts read as `readout`, m_L as `depth`, and the network's branches."""
+    """Hold m_N as `width`, m_N of the readouts as `readout`, m_L as `depth`, and its `branches`."""
 
     width: float
     readout: float
     depth: float
-    found: Residuals
+    branches: Residuals
 
     @classmethod
     def of(cls, network: Network, base: Network) -> Ratios:
         """Compare a network with its base."""
-        found = residuals(network.live)
+        branches = residuals(network.live)
         reads, base_reads = network.readout_fan_in, base.readout_fan_in
         readout = reads / base_reads if reads and base_reads else 1.0
-        depth = _depth(network, found) / _depth(base, residuals(base.live))
-        return cls(hidden_width(network) / hidden_width(base), readout, depth, found)
+        depth = _depth(network, branches) / _depth(base, residuals(base.live))
+        return cls(hidden_width(network) / hidden_width(base), readout, depth, branches)
 
     def branch(self, power: float, *, rule: str) -> float:
-        """Return what `rule` multiplies residual branches by, m_L^-power: one where there are none."""
-        factor = math.pow(self.depth, -power) if self.found.sums else 1.0
-        for vertex, stop in self.found.blocked.items() if factor != 1.0 else ():
+        """Return the multiplier of residual branches under `rule`, m_L^-power; one if there are none."""
+        factor = math.pow(self.depth, -power) if self.branches.sums else 1.0
+        for vertex, stop in self.branches.blocked.items() if factor != 1.0 else ():
             raise InputError(
-                f"rule '{rule}' multiplies residual branches, and that added at '{vertex}' ends in {stop}, which takes "
-                "no factor; end it in a trained linear layer or a norm with gains, or choose rule 'weighted'"
+                f"rule '{rule}' multiplies residual branches, but the one added at '{vertex}' ends in {stop}, which "
+                "cannot take a factor; end it in a trained linear layer or a norm with gains, or choose rule 'weighted'"
             )
         return factor
 
     def branch_factors(self, part: Part, branch: float) -> tuple[Factor, ...]:
-        """Return the multiplier of a parameter that a branch ends in."""
-        words = f"{len(self.found.sums)} residual branches, {self.depth:.3g} times the base's"
+        """Return the multiplier of a parameter that ends a branch."""
+        words = f"{len(self.branches.sums)} residual branches, in a network {self.depth:.3g} times as deep as the base"
         return (Factor("branch", branch, words),) if part.ends and branch != 1.0 else ()
 
     def readout_factors(self) -> tuple[Factor, ...]:
-        """Return the multiplier of readouts, by which every initialisation draws those of wide networks already."""
-        words = f"reads {self.readout:.3g} times the base's units"
+        """Return the multiplier of readouts, by which every initialisation already draws those of wide networks."""
+        words = f"reads {self.readout:.3g} times as many units as the base's readout"
         return () if self.readout == 1.0 else (Factor("readout", 1 / self.readout, words),)
 
 
-def _depth(network: Network, found: Residuals) -> int:
-    """Return the number of residual additions, or of hidden layers on one path where there are none, one at least."""
-    return max(len(found.sums) or hidden_depth(network.live, network.roles.positions), 1)
+def _depth(network: Network, branches: Residuals) -> int:
+    """Return the number of residual additions or, if there are none, of hidden layers on one path; at least one."""
+    return max(len(branches.sums) or hidden_depth(network.live, network.roles.positions), 1)
 
 
-def parts(network: Network, found: Residuals) -> Iterator[tuple[Parameter, Part]]:
-    """Yield every trained parameter that stands on a path, and what it is."""
+def parts(network: Network, branches: Residuals) -> Iterator[tuple[Parameter, Part]]:
+    """Yield every trained parameter that lies on a path, and which kind of part it is."""
     graph, use = network.live, network.roles
     hidden = [graph.edges[edge_index] for edge_index, position in use.positions.items() if position == "hidden"]
     numbers = {id(edge) for edge in hidden}
-    to_come = vertices_whose_paths_meet(graph, lambda edge: id(edge) in numbers, forward=True, every=False)
-    behind = vertices_whose_paths_meet(graph, lambda edge: edge.weight is not None, forward=False, every=False)
+    before_hidden = vertices_whose_paths_meet(graph, lambda edge: id(edge) in numbers, forward=True, every=False)
+    after_weight = vertices_whose_paths_meet(graph, lambda edge: edge.weight is not None, forward=False, every=False)
 
     def is_inside(edge_index: int) -> bool:
         edge = graph.edges[edge_index]
-        if found.sums:
-            return edge_index in found.inside
-        return id(edge) in numbers or (edge.weight is None and edge.source in behind and edge.target in to_come)
+        if branches.sums:
+            return edge_index in branches.inside
+        between = edge.weight is None and edge.source in after_weight and edge.target in before_hidden
+        return id(edge) in numbers or between
 
     for parameter in graph.parameters:
         uses = use.edges_of.get(parameter.name, ())
@@ -128,8 +129,8 @@ def parts(network: Network, found: Residuals) -> Iterator[tuple[Parameter, Part]
         if parameter.role == "weight" and layers:
             kind = "matrix"
         elif position == "readout" and parameter.role == "bias":
-            kind = "scalar"  # as many numbers as there are outputs, at any width
-        ends = parameter.role in ("weight", "bias", "gain") and any(edge_index in found.ends for edge_index in uses)
+            kind = "scalar"  # one number for each output, at any width
+        ends = parameter.role in ("weight", "bias", "gain") and any(edge_index in branches.ends for edge_index in uses)
         inside = position == "hidden" and all(map(is_inside, uses))
         yield parameter, Part(kind, position, inside, ends, parameter.note == EMBEDDING)
 
@@ -137,19 +138,19 @@ def parts(network: Network, found: Residuals) -> Iterator[tuple[Parameter, Part]
 def related(
     network: Network,
     optimizer: Optimizer,
-    found: Residuals,
+    branches: Residuals,
     relation_of: Callable[[Part], Relation],
     *,
     scales_eps: bool,
     even_pace: bool,
 ) -> RateFactors:
-    """Return a rule's factors from how it relates every parameter to the base's.
+    """Return a rule's factors, given how it relates each parameter to the base's.
 
-    With `scales_eps` Adam's epsilon goes with the gradient. Decay keeps its pace over width, and with `even_pace` over
-    depth too.
+    With `scales_eps`, Adam's epsilon scales with the gradient. Decay keeps its pace over width and, with `even_pace`,
+    also over depth.
     """
-    factors = RateFactors((Factor("topology", 1.0, "blind to topology"),), {}, {}, {}, {}, {}, {})
-    for parameter, part in parts(network, found):
+    factors = RateFactors((Factor("topology", 1.0, "this rule ignores topology"),), {}, {}, {}, {}, {}, {})
+    for parameter, part in parts(network, branches):
         name, relation = parameter.name, relation_of(part)
         rate, gradient = relation.rate, relation.gradient
         if not steps_by_rate(optimizer):
@@ -162,7 +163,7 @@ def related(
             (factors.multipliers, relation.multipliers),
             (factors.counted, relation.counted),
             (factors.eps, _listed("gradient", eps, where)),
-            (factors.decay, _listed("pace", 1 / pace, "over the rate")),
+            (factors.decay, _listed("pace", 1 / pace, "1 / the rate's factor")),
         ):
             if listed:
                 kept[name] = listed  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""What a rule is: a value that owns its numbers and answers, for every parameter, with factors of its learning rate."""
+"""What a rule is: a value that holds its constants and returns, for every parameter, factors of its learning rate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 
 
 def steps_by_rate(optimizer: Optimizer) -> bool:
-    """Say whether a step is as large as its rate, whatever the gradient's size: Adam's, Lion's, Muon's."""
+    """Return whether a step's size is set by its rate, whatever the gradient's size: Adam's, Lion's and Muon's are."""
     return optimizer in ("adam", "muon", "lion")
 
 
@@ -29,13 +29,13 @@ class Factor:
 
 @dataclass(frozen=True)
 class RateFactors:
-    """Hold a rule's factors: those that all parameters' rates share, and by name what single parameters have besides.
+    """Hold a rule's factors: those that all rates share, and by parameter name those of single parameters.
 
     `own` are factors of the rate, `eps` and `decay` of Adam's epsilon and of weight decay, and `starts` of the standard
-    deviation that the initialisation draws for weights. `multipliers` multiply what a weight, a bias or a gain gives:
-    the plan folds them into its start, rate, epsilon and decay, so that the module stays as it is. `counted` are
-    multipliers too, which the initialisation draws weights by already: they leave starts alone. All other factors are
-    those of the network with the multipliers in it. See `docs/rules.md`.
+    deviation that weights start with. `multipliers` multiply the output of a weight, a bias or a gain: the plan folds
+    them into its initial values, rate, epsilon and decay, so that the module stays as it is. `counted` are multipliers
+    that the initialisation already draws weights by: they do not change initial values. All other factors are those of
+    the network with its multipliers. See `docs/rules.md`.
     """
 
     shared: tuple[Factor, ...]
@@ -48,11 +48,11 @@ class RateFactors:
 
     @property
     def scales_more_than_rates(self) -> bool:
-        """Whether more than rates is scaled."""
+        """Whether anything besides rates is scaled."""
         return bool(self.multipliers or self.counted or self.starts or self.eps or self.decay)
 
     def start_of(self, name: str) -> tuple[Factor, ...]:
-        """Return the factors of a parameter's start, its multipliers among them."""
+        """Return the factors of a parameter's initial values, including its multipliers."""
         return (*self.multipliers.get(name, ()), *self.starts.get(name, ()))
 
     def multipliers_of(self, name: str) -> tuple[Factor, ...]:
@@ -61,7 +61,7 @@ class RateFactors:
 
 
 class Rule(Protocol):
-    """Answer how a network's learning rates relate to its base's."""
+    """Say how a network's learning rates relate to its base's."""
 
     @property
     def name(self) -> str:
@@ -69,12 +69,12 @@ class Rule(Protocol):
 
     @property
     def layerwise(self) -> bool:
-        """Whether a base's layers have factors of their own; a base that trained without them then does not serve."""
+        """Whether the layers of a base have factors of their own; if so, its search has to train with them."""
 
     def factors(self, network: Network, base: Network, optimizer: Optimizer) -> RateFactors:
         """Return the factors of every parameter's rate, relative to the base's."""
 
 
 def product(factors: tuple[Factor, ...]) -> float:
-    """Return what factors multiply to."""
+    """Return the product of factors."""
     return math.prod(factor.value for factor in factors)

@@ -1,4 +1,4 @@
-"""The spectral form of muP: layers of one network by what they read and write, and nothing else."""
+"""The spectral form of muP: each layer's factor follows from its own widths and nothing else."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from evenstep.rules.width import hidden_width, width_factor
 
 @dataclass(frozen=True)
 class Spectral:
-    """Scale each layer by its own widths, fan_out / fan_in or 1 / fan_in; blind to depth and topology.
+    """Scale each layer by its own widths, fan_out / fan_in or 1 / fan_in; ignore depth and topology.
 
-    An input layer counts as reading `min_input_fan_in` of the base's width at least.
+    An input layer counts as reading at least `min_input_fan_in` of the base's width.
     """
 
-    min_input_fan_in: float = 1 / 8  # bounds the rate of layers that read very little
+    min_input_fan_in: float = 1 / 8  # bounds the rate of layers that read few units
     name: str = "spectral"
     layerwise: bool = True
 
@@ -31,4 +31,4 @@ class Spectral:
         own = for_every_layer(
             network, lambda layer, _: (width_factor(layer, width, optimizer, floor=self.min_input_fan_in),)
         )
-        return RateFactors((Factor("topology", 1.0, "spectral: blind to topology"),), own)
+        return RateFactors((Factor("topology", 1.0, "this rule ignores topology"),), own)

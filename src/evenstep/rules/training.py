@@ -14,7 +14,7 @@ from evenstep.rules.rule import Factor, Optimizer
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Hold the examples of a step and the number of steps; None where it is not known.
+    """Hold the number of examples per step and the number of steps; None if not known.
 
     >>> str(Training(64, 1500)), str(Training(batch_size=64)), str(Training(steps=1500)), str(Training())
     ('1500 steps on batches of 64', 'batches of 64', '1500 steps', '')
@@ -24,24 +24,24 @@ class Training:
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no count, or is beyond all floats."""
+        """Refuse values that are not counts, or that overflow a float."""
         for name in ("batch_size", "steps"):
             if (value := getattr(self, name)) is not None:
                 require_number(name, require_whole(name, value))
 
     def __str__(self) -> str:
-        """Return the size in words, empty where nothing is known."""
+        """Return the size in words; empty if nothing is known."""
         batches = "" if self.batch_size is None else f"batches of {self.batch_size}"
         steps = "" if self.steps is None else f"{self.steps} steps"
         return " on ".join(part for part in (steps, batches) if part)
 
     def knows(self, other: Training) -> bool:
-        """Say whether the size is known wherever that of another training is."""
+        """Return whether the size is known wherever that of another training is."""
         of_batch = self.batch_size is not None or other.batch_size is None
         return of_batch and (self.steps is not None or other.steps is None)
 
     def changed(self, other: Training) -> Training:
-        """Return the size with whatever another one knows in place of its own."""
+        """Return the size, replaced by another's where that one knows it."""
         return Training(
             self.batch_size if other.batch_size is None else other.batch_size,
             self.steps if other.steps is None else other.steps,
@@ -59,9 +59,9 @@ def moved(
     batch: str | BatchRule = BATCH,
     length: str | LengthRule = LENGTH,
 ) -> tuple[Factor, ...]:
-    """Return the factors that move rates from one training to another: that of the length, then that of the batch.
+    """Return the factors that move rates from one training size to another: the length's, then the batch's.
 
-    A size that either does not know moves nothing, and factors of one are left out.
+    A size that either side does not know changes nothing, and factors of one are left out.
 
     >>> [(f.name, f.value) for f in moved("adam", Training(64, 300), Training(1024, 1000))]
     [('batch', 2.0)]
@@ -73,8 +73,8 @@ def moved(
         if to.batch_size is not None and searched.batch_size is not None:
             factors.append(batch_rule(batch).factor(to.batch_size, searched=searched.batch_size, optimizer=optimizer))
     except OverflowError:
-        raise InputError(f"rates are moved from {searched} to {to}, beyond all numbers; move them less far") from None
+        raise InputError(f"moving rates from {searched} to {to} overflows; move them less far") from None
     for factor in factors:
         if not isinstance(factor, Factor) or not 0 < factor.value < math.inf:
-            raise InputError(f"a rule moves rates from {searched} to {to} by {shown(factor)}; give a Factor above 0")
+            raise InputError(f"a rule moves rates from {searched} to {to} by {shown(factor)}; return a Factor above 0")
     return tuple(factor for factor in factors if factor.value != 1.0)

@@ -14,14 +14,14 @@ from evenstep.rules.rule import Factor, Optimizer, RateFactors
 
 @dataclass(frozen=True)
 class UMup:
-    """Draw hidden weights with variance one and multiply what they give by fan_in^(-1/2), as depth-muP in depth.
+    """Draw hidden weights with variance one and multiply their outputs by fan_in^(-1/2); depth as in depth-muP.
 
-    Hidden weights then go at fan_in^(-1/2) depth^(-1/2), biases and norms of branches at depth^(-1/2), embeddings at
-    fan_out^(-1/2) and readouts at the rate itself; decay is independent of the rate. Multiplied out, a weight of
+    The rates are then fan_in^(-1/2) depth^(-1/2) for hidden weights, depth^(-1/2) for biases and norms of branches,
+    fan_out^(-1/2) for embeddings and 1 for readouts; decay is independent of the rate. Multiplied out, a weight of
     variance one and its multiplier are what the initialisation draws anyway.
     """
 
-    alpha: float = 0.5  # branches of independent weights add up by their squares
+    alpha: float = 0.5  # squares of branches with independent weights add up
     name: str = "u-mup"
     layerwise: bool = False
 
@@ -37,11 +37,11 @@ class UMup:
             relation = in_depth(part, ratios, alpha=self.alpha, branch=branch)
             return _of_unit_size(part, relation, math.sqrt(ratios.width))
 
-        return related(network, optimizer, ratios.found, relation_of, scales_eps=True, even_pace=True)
+        return related(network, optimizer, ratios.branches, relation_of, scales_eps=True, even_pace=True)
 
 
 def _of_unit_size(part: Part, relation: Relation, root: float) -> Relation:
-    """Return the relation of a weight of variance one; `root` is the root of m_N."""
+    """Return the relation of a weight of variance one; `root` is sqrt(m_N)."""
     rate, gradient = relation.rate, relation.gradient
     if part.table and part.position == "input":
         return relation._replace(rate=Size(rate.width / root, rate.depth))
@@ -51,5 +51,5 @@ def _of_unit_size(part: Part, relation: Relation, root: float) -> Relation:
         Size(rate.width * root, rate.depth),
         Size(gradient.width / root, gradient.depth),
         relation.multipliers,
-        (Factor("unit", 1 / root, "fan_in^(-1/2), over the base's"),),
+        (Factor("unit", 1 / root, "fan_in^(-1/2) relative to the base's"),),
     )

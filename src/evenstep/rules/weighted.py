@@ -1,4 +1,4 @@
-"""Our rule: each path counts by the share of second moment that it carries, and every weight takes an even step."""
+"""Our rule: each path counts by the share of second moment that it carries, and every weight takes even steps."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from evenstep.signal import WalkStatistics, walk_statistics
 class Weighted:
     """Scale by 1 / (depth^x size^y) for the whole network, and each parameter by its own size (`even_steps`).
 
-    depth = E[(L + a)^2] (E[shared] + a), a the `depth_offset`, over walks from the last vertex back to the input that
-    pick each summand by its share of second moment: a walk is L long, and two walks share a part. In a chain they share
-    all, and depth is (L + a)^3. Adam, whose steps do not shrink where paths average out, has E[(L + a)^3] instead.
-    size = (copies + w q_out / q_base) / (1 + w), with q_out the last vertex's second moment, `copies` how often skips
-    bring one field there, in mean square, and w the `moment_weight`; it is one where the initialisation undoes growth,
-    as `conserve` does.
+    depth = E[(L + a)^2] (E[shared] + a), where a is `depth_offset`, over random walks from the last vertex back to the
+    input that pick each summand by its share of second moment: L is a walk's length, and `shared` the length that two
+    walks have in common. In a chain that is all of it, and depth is (L + a)^3. Adam's steps do not shrink when paths
+    average out, so its depth is E[(L + a)^3].
+    size = (copies + w q_out / q_base) / (1 + w), where q_out is the last vertex's second moment, `copies` the mean
+    square of the number of copies of a field that skips bring there, and w is `moment_weight`. It is one if the
+    initialisation compensates for growth, as `conserve` does.
     `docs/theory.md` derives all this.
     """
 
-    # Readout and last activation, which move as well. Settled on chains, which are reported too.
+    # Stands for the readout and the last activation, which move as well. Chosen on chains, which are also reported.
     depth_offset: float = 2.0
-    # x and y of SGD, with and without momentum: derived.
+    # x and y for SGD, with and without momentum: derived.
     depth_power: float = 0.5
     size_power: float = 0.5
-    # Adam's step does not grow with the gradient. x settled on chains, y on the families fit-*.
+    # x and y for Adam, whose step does not grow with the gradient. x chosen on chains, y on the families fit-*.
     adam_depth_power: float = 0.4
     adam_size_power: float = 0.25
-    # Second moment that fresh weights made, against copies of one field. Settled on the families fit-*.
+    # How much second moment made by fresh weights costs, relative to copies of one field. Chosen on the families fit-*.
     moment_weight: float = 0.35
-    # A kernel of side k counts as 1 + kernel_length (k - 1) layers. Settled on chains of convolutions (fit-cnn).
+    # A kernel of side k counts as 1 + kernel_length (k - 1) layers. Chosen on chains of convolutions (fit-cnn).
     kernel_length: float = 1.0
-    # What is left of the length of a path upstream of a batch norm. Settled on families with batch norm, those reported
-    # among them.
+    # The factor of path lengths before a batch norm. Chosen on families with batch norm, including reported ones.
     batch_norm_depth_decay: float = 0.84
-    # What an average over all positions leaves of a field's variance between examples, at least: positions of one image
-    # are alike. Measured on feature maps of photographs (`results/averages`).
+    # The least share of a field's variance between examples that an average over all positions keeps: positions of one
+    # image are alike. Measured on feature maps of photographs (`results/averages`).
     pooled_variance_floor: float = 0.1
     name: str = "weighted"
     layerwise: bool = True
@@ -50,29 +50,29 @@ class Weighted:
         require_valid_fields(self)
 
     def factors(self, network: Network, base: Network, optimizer: Optimizer) -> RateFactors:
-        """Return the topology's factor, what kernels add to it, and every parameter's own."""
+        """Return the topology's factor, the kernels' factor, and each parameter's own."""
         (score, with_kernels), (base_score, base_with_kernels) = (
-            self._scores(one, base, optimizer, (0.0, self.kernel_length)) for one in (network, base)
+            self._scores(scored, base, optimizer, (0.0, self.kernel_length)) for scored in (network, base)
         )
-        topology = Factor("topology", base_score / score, f"score of the base {base_score:.4g} / here {score:.4g}")
+        words = f"depth score: base's {base_score:.4g} / this network's {score:.4g}"
+        topology = Factor("topology", base_score / score, words)
         own = even_steps(network, base, optimizer, pooled_variance_floor=self.pooled_variance_floor)
         if not (network.live.convolutions or base.live.convolutions):
             return RateFactors((topology,), own)
         longer, base_longer = with_kernels / score, base_with_kernels / base_score
-        kernel = Factor(
-            "kernel", base_longer / longer, f"kernels lengthen paths: base {base_longer:.4g} / here {longer:.4g}"
-        )
+        words = f"kernels multiply the score: base's by {base_longer:.4g} / this network's by {longer:.4g}"
+        kernel = Factor("kernel", base_longer / longer, words)
         return RateFactors((topology, kernel), own)
 
     def score(self, network: Network, base: Network | None = None, optimizer: Optimizer = "sgd") -> float:
-        """Return depth^x size^y of a network, averaged over its heads; without a base q_base is one."""
+        """Return depth^x size^y of a network, averaged over its heads; without a base, q_base is one."""
         (score,) = self._scores(network, base, optimizer, (self.kernel_length,))
         return score
 
     def _scores(
         self, network: Network, base: Network | None, optimizer: Optimizer, kernel_lengths: Sequence[float]
     ) -> list[float]:
-        """Return the score for each way to count kernels."""
+        """Return the score for each `kernel_length`."""
         heads, signal = network.roles.heads, network.signal
         x, y = self.depth_power, self.size_power
         if steps_by_rate(optimizer):
@@ -80,10 +80,10 @@ class Weighted:
         sizes = [1.0] * len(heads)
         if not network.init.undoes_growth:
             of_base = [base.signal.vertices[head.vertex].second_moment for head in base.roles.heads] if base else [1.0]
-            usual, ends = _mean(of_base), [signal.vertices[head.vertex] for head in heads]
+            q_base, ends = _mean(of_base), [signal.vertices[head.vertex] for head in heads]
             weight = self.moment_weight
-            sizes = [((at.copies + weight * at.second_moment / usual) / (1 + weight)) ** y for at in ends]
-        counted = walk_statistics(
+            sizes = [((end.copies + weight * end.second_moment / q_base) / (1 + weight)) ** y for end in ends]
+        statistics = walk_statistics(
             signal,
             [head.vertex for head in heads],
             kernel_lengths=kernel_lengths,
@@ -92,19 +92,19 @@ class Weighted:
         return [
             _mean(
                 [
-                    self._depth(back, head.remaining_depth, optimizer) ** x * size
-                    for back, head, size in zip(of_heads, heads, sizes, strict=True)
+                    self._depth(walks, head.remaining_depth, optimizer) ** x * size
+                    for walks, head, size in zip(of_heads, heads, sizes, strict=True)
                 ]
             )
-            for of_heads in counted
+            for of_heads in statistics
         ]
 
-    def _depth(self, back: WalkStatistics, to_come: int, optimizer: Optimizer) -> float:
-        """Return what depth costs at a head, the activations still to come included."""
-        offset = self.depth_offset + to_come
+    def _depth(self, walks: WalkStatistics, remaining_depth: int, optimizer: Optimizer) -> float:
+        """Return the depth at a head, including the activations between it and the output."""
+        offset = self.depth_offset + remaining_depth
         if steps_by_rate(optimizer):
-            return back.third_moment(offset)
-        return back.second_moment(offset) * (back.shared + offset)
+            return walks.third_moment(offset)
+        return walks.second_moment(offset) * (walks.shared + offset)
 
 
 def _mean(values: list[float]) -> float:

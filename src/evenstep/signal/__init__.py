@@ -1,4 +1,4 @@
-"""What every vertex carries at initialisation, how walks go back from it, and how far changes go on. No torch."""
+"""The signal at every vertex at initialisation, walks back from it, and how changes propagate. No torch."""
 
 from evenstep.signal.backward import effects, sensitivities
 from evenstep.signal.comparison import deviations

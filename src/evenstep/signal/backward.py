@@ -1,13 +1,13 @@
-"""How far a change on the way moves the head, in one pass back from it.
+"""How far a change inside the network moves the head, in one pass back from the head.
 
-The sensitivity of vertex v is the factor by which the variance of a small, independent change of the field made at v
-is multiplied until it arrives at the head. Copies of a change add in amplitude, as the field itself does; what passes
-an operator that makes a new field adds in power:
+The sensitivity to field f is the factor by which the variance of a small, independent change of f is multiplied on its
+way to the head. Copies of a change add in amplitude, as fields do; changes that pass an operator that makes a new field
+add in variance:
 
     S(f) = A_head[f]^2 + sum over edges e that make a field, from u to t, of A_u[f]^2 slope(e) S(t)
 
-with A_u[f] the amplitude of field f at vertex u. A step on a weight that adds var(dW) = e / fan_in to every entry then
-moves the head by e times the second moment that the weight reads times the sensitivity from there on.
+where A_u[f] is the amplitude of field f at vertex u. A step that adds var(dW) = e / fan_in to a weight's entries then
+moves the head by e times the second moment of the weight's input times the sensitivity to its output.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Array = npt.NDArray[np.float64]
 
 
 def sensitivities(signal: Signal, head: str) -> Mapping[str, float]:
-    """Return for every vertex the squared sensitivity of the head to the field made there; 0 where none arrives."""
+    """Return for each vertex the head's sensitivity to the field made there; 0 if the field does not reach the head."""
     graph = signal.graph
-    found = np.zeros(len(graph.vertices))
+    squares = np.zeros(len(graph.vertices))
     last = signal.numbers[head]
     arriving = signal.amplitudes[last]
-    found[arriving.fields] = arriving.amplitudes**2
+    squares[arriving.fields] = arriving.amplitudes**2
     for number in range(last, -1, -1):
-        if not found[number]:
+        if not squares[number]:
             continue
         edge_indices, sources = (
             signal.contributions[number].edge_indices.tolist(),
@@ -42,15 +42,15 @@ def sensitivities(signal: Signal, head: str) -> Mapping[str, float]:
             slope = _slope(signal, edge_index)
             if slope:
                 fields, amplitudes, _ = signal.amplitudes[source]
-                found[fields] += amplitudes**2 * slope * found[number]
-    return {vertex.name: float(found[number]) for number, vertex in enumerate(graph.vertices)}
+                squares[fields] += amplitudes**2 * slope * squares[number]
+    return {vertex.name: float(squares[number]) for number, vertex in enumerate(graph.vertices)}
 
 
 def effects(signal: Signal, heads: tuple[str, ...]) -> Mapping[int, float]:
-    """Return for every weight edge how far a step on it moves the heads, by edge index.
+    """Return for each weight edge how far a step on it moves the heads, by edge index.
 
-    The step adds var(dW) = 1 / fan_in to every entry; what it moves is in units of a head's own second moment, and the
-    mean over heads. Weights that no head depends on, readouts above all, are left out.
+    The step adds var(dW) = 1 / fan_in to every entry; its effect is in units of a head's second moment, averaged over
+    heads. Weights that no head depends on, such as readouts, are left out.
     """
     moved: dict[int, float] = {}
     for head in heads:
@@ -69,11 +69,11 @@ def effects(signal: Signal, heads: tuple[str, ...]) -> Mapping[int, float]:
 
 
 def _slope(signal: Signal, edge_index: int) -> float:
-    """Return the slope of the field that an edge makes of a change at its source; the coherent copy is not in it."""
+    """Return an edge's slope from a change at its source to the new field that it makes, without the coherent copy."""
     edge = signal.graph.edges[edge_index]
     given = signal.vertices[edge.source].moments
     if edge.weight is not None:
-        if isinstance(edge.weight, Recurrent):  # opaque: a change passes like the signal, which leaves as it came in
+        if isinstance(edge.weight, Recurrent):  # opaque, so a change is taken to pass as the signal does
             return edge.weight.output_moments(1.0).variance / given.second_moment if given.second_moment > 0 else 0.0
         size = signal.weight_sizes[edge_index]
         before = slope_of(edge.before, given)
@@ -81,10 +81,10 @@ def _slope(signal: Signal, edge_index: int) -> float:
     merge = signal.graph.merge[edge.target]
     if merge == "product":
         return _slope_in_product(signal, edge)
-    own = slope_of(edge.operators, given)
-    if merge == "concat":  # copies pass in amplitude; of what is new, its share
-        return block_share(edge) * own if edge.copy_amplitude() == 0.0 else 0.0
-    return max(own - edge.copy_amplitude() ** 2, 0.0)
+    slope = slope_of(edge.operators, given)
+    if merge == "concat":  # copies pass in amplitude; a new field counts by its share of the width
+        return block_share(edge) * slope if edge.copy_amplitude() == 0.0 else 0.0
+    return max(slope - edge.copy_amplitude() ** 2, 0.0)
 
 
 def _slope_after(edge: Edge, variance: float) -> float:
@@ -93,7 +93,7 @@ def _slope_after(edge: Edge, variance: float) -> float:
 
 
 def _slope_in_product(signal: Signal, edge: Edge) -> float:
-    """Return the slope of a product by one of its factors: the other factors' size, summed over terms."""
+    """Return the slope of a product with respect to one factor: the other factors' size, summed over terms."""
     if edge.steers:
         return 0.0
     factors = [factor for factor in signal.graph.incoming[edge.target] if not factor.steers]

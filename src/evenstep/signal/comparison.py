@@ -1,7 +1,7 @@
-"""What was measured at the vertices of a network against what was computed, step by step.
+"""Compare measured second moments with computed ones, vertex by vertex.
 
-A vertex that carries ten times what was computed does so because of what happens there, or because of what arrived.
-Only the first is a defect of the computation at that vertex: `deviations` takes the second out.
+If a vertex measures ten times its computed second moment, the computation is wrong there, or already before it.
+`deviations` leaves out the errors made before a vertex.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from evenstep.signal.forward import Signal, block_share
 
 
 def deviations(signal: Signal, measured: Mapping[str, Moments]) -> dict[str, float]:
-    """Return, for every measured vertex, its second moment over the one computed from what really arrived there.
+    """Return, for each measured vertex, its second moment over the one computed from its measured sources.
 
-    What arrived is what was measured at the sources; at those that were not measured, what was computed, as far off as
-    what arrived there. The ratio is infinite where a signal is not finite, or where nothing was computed.
+    A source that was not measured counts as computed, times the error of its own sources. The ratio is infinite if a
+    signal is not finite, or if none was computed.
     """
     carried = {name: vertex.moments for name, vertex in signal.vertices.items()}
-    found: dict[str, float] = {}
+    ratios: dict[str, float] = {}
     inputs = set(signal.graph.inputs)
     incoming: dict[str, list[tuple[int, Edge]]] = {vertex.name: [] for vertex in signal.graph.vertices}
     for index, edge in enumerate(signal.graph.edges):
@@ -41,22 +41,22 @@ def deviations(signal: Signal, measured: Mapping[str, Moments]) -> dict[str, flo
         finite = math.isfinite(given.second_moment)
         carried[name] = given if finite else expected
         if expected.second_moment > 0:
-            found[name] = given.second_moment / expected.second_moment if finite else math.inf
+            ratios[name] = given.second_moment / expected.second_moment if finite else math.inf
         elif not finite or given.second_moment > _SMALLEST_SEEN:
-            found[name] = math.inf
-    return found
+            ratios[name] = math.inf
+    return ratios
 
 
 def _arriving(
     signal: Signal, vertex: Vertex, incoming: list[tuple[int, Edge]], carried: Mapping[str, Moments]
 ) -> float:
-    """Return what edges bring to a vertex, each seen by itself, where its sources are as `carried` says."""
+    """Return the second moment that edges bring to a vertex, counted separately, if sources have `carried` moments."""
     brought = [_brought(signal, edge, index, carried[edge.source]) for index, edge in incoming]
     return max(math.prod(brought) if vertex.merge == "product" else sum(brought), _SMALLEST)
 
 
-_SMALLEST_SEEN = 1e-12  # of what may be the rounding of nothing
-_SMALLEST = 1e-300  # below what any signal is: keeps ratios of nothing to nothing at one
+_SMALLEST_SEEN = 1e-12  # smaller second moments may be rounding errors
+_SMALLEST = 1e-300  # smaller than any signal: keeps the ratio of zero to zero at one
 
 
 def _brought(signal: Signal, edge: Edge, index: int, given: Moments) -> float:

@@ -1,17 +1,17 @@
 """Means and second moments of every vertex at initialisation, in one topological pass.
 
-Every vertex is written as a sum of *fresh fields*: what weights, activations and products newly make there is one
-field, independent of all others but for its mean; skips, scalings and averages carry fields on as coherent
-copies, which add in amplitude. With A_v[f] the amplitude with which field f arrives at vertex v, and each field
-split into its mean and its variance,
+Every vertex is a sum of *fresh fields*: the outputs of weights, activations and products there form one new field,
+which apart from its mean is independent of all others; skips, scalings and averages pass fields on as coherent copies,
+which add in amplitude. With A_v[f] the amplitude of field f at vertex v, and each field split into its mean and its
+variance,
 
     mean(v)          = sum_f A_v[f] mean(f)
     second_moment(v) = sum_f A_v[f]^2 variance(f) + mean(v)^2.
 
-Field f's share of v is E[A_v[f] f v] = A_v[f]^2 variance(f) + A_v[f] mean(f) mean(v). Beside its amplitude every field
-carries the number of its copies that met on the way, 1 unless skips bring the same field twice. A norm ends all that:
-what leaves it is one new field. What each edge adds to the field made at its target is kept too: walks back from the
-output (`evenstep.signal.walks`) and changes on their way there (`evenstep.signal.backward`) follow from it.
+Field f's share of v is E[A_v[f] f v] = A_v[f]^2 variance(f) + A_v[f] mean(f) mean(v). Besides its amplitude every field
+has a number of copies that have met on the way, 1 unless skips bring the same field twice. The output of a norm is one
+new field. The pass also records what each edge adds to the field made at its target: walks back from the output
+(`evenstep.signal.walks`) and the propagation of changes (`evenstep.signal.backward`) need it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Numbers = npt.NDArray[np.intp]
 
 
 class FieldAmplitudes(NamedTuple):
-    """Hold the fields that arrive at a vertex: their numbers, their amplitudes, how many copies of each met."""
+    """Hold the fields at a vertex: their numbers, their amplitudes, and how many copies of each have met."""
 
     fields: Numbers
     amplitudes: Array
@@ -43,9 +43,9 @@ class FieldAmplitudes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VertexSignal:
-    """Say what arrives at a vertex, relative to inputs of second moment one.
+    """Describe the signal at a vertex, relative to inputs of second moment one.
 
-    `copies` is the mean square, by share, of the number of copies of a field that skips have brought together.
+    `copies` is the mean square, by share, of the number of copies of a field that skips bring together there.
     """
 
     second_moment: float
@@ -62,9 +62,9 @@ class VertexSignal:
 class IncomingWeights:
     """Describe the weights that meet at a vertex and are about to be sized.
 
-    `edges` are the weight edges that reach it (at `edge_indices` in the graph's edges) and `reads` the second moment
-    that each of them reads (after its own activation if that comes first, padding counted); `other_moments` are those
-    of everything else there; `upstream` is what the vertices before this one carry.
+    `edges` are the weight edges into it (at `edge_indices` in the graph's edges) and `reads` the second moment that
+    each reads (after its activation if that comes first, including padding); `other_moments` are the moments of all
+    other summands; `upstream` are the signals of the vertices before this one.
     """
 
     vertex: str
@@ -76,16 +76,16 @@ class IncomingWeights:
     upstream: Mapping[str, VertexSignal]
 
 
-# Sizes the weights that meet at a vertex: for each weight edge the value of fan_in * var(W).
+# Sizes the weights that meet at a vertex: returns fan_in * var(W) for each weight edge.
 Sizing = Callable[[IncomingWeights], Sequence[float]]
 
 
 class Contributions(NamedTuple):
-    """Hold what edges add to the field made at a vertex, and the amount they are picked by.
+    """Hold what edges add to the field made at a vertex, and the weights by which walks pick them.
 
-    One entry an edge: its index in the graph's edges, the number of its source, its parts of the field's mean (first
-    row) and variance (second row), and the second moment that a walk back from the vertex picks it by (of a weight: the
-    variance of its matrix product).
+    One entry for each edge: its index in the graph's edges, the number of its source, its parts of the field's mean
+    (first row) and variance (second row), and the second moment by which a walk back from the vertex picks it (for a
+    weight: the variance of its matrix product).
     """
 
     edge_indices: Numbers
@@ -96,10 +96,10 @@ class Contributions(NamedTuple):
 
 @dataclass(frozen=True)
 class Signal:
-    """Hold what every vertex of a live graph carries, and fan_in * var(W) of every weight edge, by its index.
+    """Hold the signal at every vertex of a live graph, and fan_in * var(W) of every weight edge, by its index.
 
-    `amplitudes` and `contributions` are by the vertex's number; `field_means` and `field_variances` are those of the
-    field that is made at each.
+    `amplitudes` and `contributions` are indexed by the vertex's number; `field_means` and `field_variances` are those
+    of the field made at each vertex.
     """
 
     graph: Graph
@@ -117,14 +117,14 @@ class Signal:
         return {vertex.name: number for number, vertex in enumerate(self.graph.vertices)}
 
     def shares(self, number: int) -> Array:
-        """Return what every field that arrives at a vertex owns of its second moment."""
+        """Return each field's share of a vertex's second moment."""
         fields, amplitudes, _ = self.amplitudes[number]
         means = amplitudes * self.field_means[fields]
         shares: Array = amplitudes**2 * self.field_variances[fields] + means * means.sum()
         return shares
 
     def second_moment_brought(self, edge_index: int) -> float:
-        """Return the second moment that an edge brings to its target, seen by itself; 1 into a product."""
+        """Return the second moment that an edge alone brings to its target; 1 into a product."""
         edge = self.graph.edges[edge_index]
         merge = self.graph.merge[edge.target]
         if edge.steers or merge == "product":
@@ -135,8 +135,8 @@ class Signal:
 
 
 def propagate(graph: Graph, size: Sizing) -> Signal:
-    """Return the signal of every vertex of a live graph, asking `size` for the weights where they are needed."""
-    with np.errstate(over="ignore", invalid="ignore"):  # an overflow is an error of its own, at the vertex
+    """Return the signal at every vertex of a live graph; `size` sizes the weights that meet at a vertex."""
+    with np.errstate(over="ignore", invalid="ignore"):  # an overflow raises an error that names the vertex
         return _ForwardPass(graph).run(size)
 
 
@@ -154,7 +154,7 @@ class _NewField:
         self.walk_weights: list[float] = []
 
     def add(self, edge_index: int, source: int, moments: Moments, amount: float) -> None:
-        """Add what one edge brings, of which a walk back takes the `amount` as its share."""
+        """Add the moments that one edge brings; `amount` is the weight by which walks pick it."""
         self.mean += moments.mean
         self.variance += moments.variance
         self.edge_indices.append(edge_index)
@@ -173,7 +173,7 @@ class _NewField:
 
 
 class _ForwardPass:
-    """One pass over a graph: fields by vertex number, their amplitudes, finished signals."""
+    """Pass over a graph once: fields by vertex number, their amplitudes, and the vertices' signals."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -189,7 +189,7 @@ class _ForwardPass:
         self.sizes: dict[int, float] = {}
         self.reads: dict[int, float] = {}
         self.contributions: list[Contributions] = []
-        # What weights of one kind read of a vertex, by its number and the identity of their operators.
+        # What weights of one kind read from a vertex, by its number and the identity of their operators.
         self._read: dict[tuple[int, int], float] = {}
 
     def run(self, size: Sizing) -> Signal:
@@ -217,7 +217,7 @@ class _ForwardPass:
             self.field_variances,
         )
 
-    # The three ways of joining
+    # Sum, concatenation, product
 
     def _sum(self, name: str, edges: list[tuple[int, Edge]], fresh: _NewField, size: Sizing) -> FieldAmplitudes:
         coherent: list[tuple[float, FieldAmplitudes]] = []
@@ -235,7 +235,7 @@ class _ForwardPass:
     def _add_unweighted(
         self, edge_index: int, edge: Edge, fresh: _NewField, coherent: list[tuple[float, FieldAmplitudes]]
     ) -> None:
-        """Add what a weightless edge brings: a coherent part, and whatever of its moments is not in that."""
+        """Add what an edge without a weight brings: a coherent copy, and the rest of its moments as a new field."""
         source = self.number[edge.source]
         amplitude = edge.copy_amplitude()
         if amplitude:
@@ -254,7 +254,7 @@ class _ForwardPass:
     ) -> None:
         """Size the weights that meet at a vertex and add what they bring."""
         carried = self._carried(arriving)
-        # These loops run once for every weight edge of the graph: one look-up each, sums in plain local floats.
+        # These loops run for every weight edge of the graph, so they look things up once and add local floats.
         number, known = self.number, self._read
         edges, edge_indices, sources, reads = [], [], [], []
         for edge_index, edge in weights:
@@ -276,16 +276,16 @@ class _ForwardPass:
         self.sizes.update(zip(edge_indices, sizes, strict=True))
         self.reads.update(zip(edge_indices, reads, strict=True))
         delivered: dict[tuple[int, float], Moments] = {}
-        for edge, edge_index, source, read, own in zip(edges, edge_indices, sources, reads, sizes, strict=True):
-            variance = own * read
-            alike = (id(edge.operators), variance)
-            made = delivered.get(alike)
+        for edge, edge_index, source, read, given in zip(edges, edge_indices, sources, reads, sizes, strict=True):
+            variance = given * read
+            kind = (id(edge.operators), variance)
+            made = delivered.get(kind)
             if made is None:
-                made = delivered[alike] = edge.moments_delivered(variance)
+                made = delivered[kind] = edge.moments_delivered(variance)
             fresh.add(edge_index, source, made, variance)
 
     def _concat(self, edges: list[tuple[int, Edge]], fresh: _NewField) -> FieldAmplitudes:
-        """Join blocks side by side: second moments add by width share, and so do squared amplitudes."""
+        """Join blocks side by side: second moments and squared amplitudes are averaged by width."""
         blocks = []
         for edge_index, edge in edges:
             source = self.number[edge.source]
@@ -302,7 +302,7 @@ class _ForwardPass:
         return arriving
 
     def _product(self, edges: list[tuple[int, Edge]], fresh: _NewField) -> None:
-        """Multiply factors, summing over a contraction's terms: every factor has an equal part in the product."""
+        """Multiply factors, summing over a contraction's terms; every factor gets an equal part of the product."""
         sources = [self.number[edge.source] for _, edge in edges]
         factors = [(edge, source) for (_, edge), source in zip(edges, sources, strict=True) if not edge.steers]
         mean, second, terms = 1.0, 1.0, 1
@@ -313,7 +313,7 @@ class _ForwardPass:
             terms = max([terms, *(o.terms for o in edge.operators if isinstance(o, Contraction))])
         scale = math.prod(edge.copy_amplitude() for edge, _ in factors)
         if len(factors) == 2 and factors[0][1] == factors[1][1] and scale and terms == 1:
-            # A square: the fourth moment of a Gaussian. Of entries that moved, or in a matrix product, it is none.
+            # A square has the fourth moment of a Gaussian, unless entries have moved or it is a matrix product.
             given = self.moments[factors[0][1]]
             mean = scale * given.second_moment
             second = scale**2 * (3 * given.variance**2 + 6 * given.variance * given.mean**2 + given.mean**4)
@@ -321,10 +321,10 @@ class _ForwardPass:
         for (edge_index, _), source in zip(edges, sources, strict=True):
             fresh.add(edge_index, source, made, 1.0)
 
-    # Closing a vertex
+    # Finishing a vertex
 
     def _carried(self, arriving: FieldAmplitudes) -> Moments:
-        """Return the moments of the fields that arrive as copies."""
+        """Return the moments of the fields that arrive as copies of earlier ones."""
         fields, amplitudes, _ = arriving
         mean = float(amplitudes @ self.field_means[fields])
         return Moments(mean, float(amplitudes**2 @ self.field_variances[fields]))
@@ -332,7 +332,7 @@ class _ForwardPass:
     def _finish(self, name: str, number: int, arriving: FieldAmplitudes, fresh: _NewField) -> None:
         self.field_means[number], self.field_variances[number] = fresh.mean, fresh.variance
         if fresh.variance or fresh.mean:
-            arriving = _with_own(arriving, number)
+            arriving = _with_made(arriving, number)
         fields, amplitudes, copies = arriving
         means = amplitudes * self.field_means[fields]
         mean = float(means.sum())
@@ -340,7 +340,7 @@ class _ForwardPass:
         second = float(shares.sum())
         if not math.isfinite(second):
             raise GraphError(
-                f"the second moment at vertex '{name}' overflows; initialise with 'conserve', which keeps it at one"
+                f"the second moment at vertex '{name}' overflows; initialise with 'conserve', which keeps it near one"
             )
         met = float(copies**2 @ shares) / second if second > 0 else 1.0
         signal = VertexSignal(second, mean, met)
@@ -351,12 +351,12 @@ class _ForwardPass:
 
 
 def block_share(edge: Edge) -> float:
-    """Return the share of a concatenation's entries that an edge brings, one where it joins none."""
+    """Return the share of a concatenation's entries that an edge brings; one if it joins no concatenation."""
     return math.prod(operator.fraction for operator in edge.operators if isinstance(operator, ConcatBlock))
 
 
 def _only_copies(operators: Sequence[Operator]) -> bool:
-    """Say whether all that an edge brings is a coherent copy of its source."""
+    """Return whether all that an edge brings is a coherent copy of its source."""
     return all(
         isinstance(operator, Scale) or (operator.copy_amplitude() == 1.0 and not operator.adds_field)
         for operator in operators
@@ -364,7 +364,7 @@ def _only_copies(operators: Sequence[Operator]) -> bool:
 
 
 def _parts(walk_weights: list[float]) -> list[float]:
-    """Return every amount's part of their sum, equal parts if all vanish."""
+    """Return each amount's part of their sum; equal parts if all are zero."""
     total = sum(walk_weights)
     return [amount / total for amount in walk_weights] if total > 0 else [1.0 / len(walk_weights)] * len(walk_weights)
 
@@ -373,8 +373,8 @@ _ONE = np.ones(1)
 _NO_FIELDS = FieldAmplitudes(np.empty(0, dtype=np.intp), np.empty(0), np.empty(0))
 
 
-def _with_own(arriving: FieldAmplitudes, number: int) -> FieldAmplitudes:
-    """Return the fields that arrive at a vertex and the one that is made there."""
+def _with_made(arriving: FieldAmplitudes, number: int) -> FieldAmplitudes:
+    """Return the fields that arrive at a vertex together with the one made there."""
     if not len(arriving.fields):
         return FieldAmplitudes(np.array([number]), _ONE, _ONE)
     fields, amplitudes, copies = arriving
@@ -399,7 +399,7 @@ def _combined(parts: list[tuple[float, FieldAmplitudes]]) -> FieldAmplitudes:
 
 
 def _side_by_side(parts: list[tuple[float, FieldAmplitudes]]) -> FieldAmplitudes:
-    """Join rows of blocks, each with its share of the width: squared amplitudes add; copies do not meet."""
+    """Join rows of blocks, each with its share of the width: squared amplitudes add, and copies do not meet."""
     fields = np.concatenate([row.fields for _, row in parts])
     if not len(fields):
         return _NO_FIELDS

@@ -1,6 +1,6 @@
-"""Random walks back from a vertex to the input, which pick each summand by its share: how long, and what two share.
+"""Random walks back from a vertex to the input that pick each summand by its share: their length and their overlap.
 
-A walk's length is the sum of its edges' lengths (`Edge.length`): the activations, and a kernel of side k as k weights.
+A walk's length is the sum of its edges' lengths (`Edge.length`): its activations, and k - 1 for a kernel of side k.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class WalkStatistics:
-    """Hold E[L], E[L^2], E[L^3] of a walk's length L, and the length that two independent walks share on average."""
+    """Hold E[L], E[L^2], E[L^3] of a walk's length L, and the mean length that two independent walks share."""
 
     m1: float
     m2: float
@@ -38,36 +38,36 @@ class WalkStatistics:
 def walk_statistics(
     signal: Signal, ends: Sequence[str], *, kernel_lengths: Sequence[float], batch_norm_decay: float
 ) -> list[list[WalkStatistics]]:
-    """Return the statistics of walks from each of the `ends` back to the input, for each way to count kernels.
+    """Return the statistics of walks from each of the `ends` back to the input, for each of the `kernel_lengths`.
 
-    A kernel's side beyond one counts `kernel_length` a unit; `batch_norm_decay` is what is left of a path's length
-    after a batch norm.
+    A kernel of side k adds `kernel_length` (k - 1) to a path; before a batch norm lengths count `batch_norm_decay`
+    times.
     """
     lengths, decays = _edge_lengths(signal.graph, kernel_lengths), _decays(signal.graph, batch_norm_decay)
     moments = _length_moments(signal, lengths, decays)
-    found: list[list[WalkStatistics]] = [[] for _ in kernel_lengths]
+    statistics: list[list[WalkStatistics]] = [[] for _ in kernel_lengths]
     for end in ends:
         shared = _passed_by_both(signal, end, decays) @ lengths
-        for way, of_end in enumerate(found):
+        for way, of_way in enumerate(statistics):
             m1, m2, m3 = moments[signal.numbers[end], :, way].tolist()
-            of_end.append(WalkStatistics(m1, m2, m3, float(shared[way])))
-    return found
+            of_way.append(WalkStatistics(m1, m2, m3, float(shared[way])))
+    return statistics
 
 
 def _edge_lengths(graph: Graph, kernel_lengths: Sequence[float]) -> Array:
-    """Return every edge's length (rows), counted in each way (columns)."""
+    """Return every edge's length (rows) for each kernel length (columns)."""
     known: dict[int, list[float]] = {}  # by the identity of operators, which many edges share
-    found = []
+    rows = []
     for edge in graph.edges:
         length = known.get(id(edge.operators))
         if length is None:
             length = known[id(edge.operators)] = [edge.length(kernel_length) for kernel_length in kernel_lengths]
-        found.append(length)
-    return np.array(found)
+        rows.append(length)
+    return np.array(rows)
 
 
 def _decays(graph: Graph, batch_norm_decay: float) -> dict[int, float]:
-    """Return what is left of a path's length before a norm, by the index of the edge that normalises."""
+    """Return the factor of path lengths before a norm, by the index of the edge that normalises."""
     decays = {}
     for edge_index, edge in enumerate(graph.edges):
         if edge.weight is None and edge.normalises:
@@ -76,16 +76,16 @@ def _decays(graph: Graph, batch_norm_decay: float) -> dict[int, float]:
 
 
 def _length_moments(signal: Signal, lengths: Array, decays: dict[int, float]) -> Array:
-    """Return E[L], E[L^2], E[L^3] of the walks from every vertex, forward from the input, for each way to count.
+    """Return E[L], E[L^2], E[L^3] of the walks from every vertex, forward from the input, for each kernel length.
 
-    Along an edge of length d the moments are those of L + d; at a vertex they are averaged by share. A field's moments
-    are averaged over what edges add to it, its mean's and its variance's apart.
+    After an edge of length d the moments are those of L + d; at a vertex they are averaged by share. A field's moments
+    are averaged over the edges that make it, separately for its mean and its variance.
     """
     count, ways = len(signal.graph.vertices), lengths.shape[1]
-    left = np.ones(len(lengths))
-    left[list(decays)] = list(decays.values())
-    # What an edge does to the moments (1, m1, m2, m3) of its source: (L + d)^k, and then what is left of it.
-    d, f = lengths, left[:, None]
+    factors = np.ones(len(lengths))
+    factors[list(decays)] = list(decays.values())
+    # An edge turns the moments (1, m1, m2, m3) of its source into those of f (L + d).
+    d, f = lengths, factors[:, None]
     steps = np.zeros((len(lengths), 3, 4, ways))
     steps[:, 0, 0], steps[:, 0, 1] = f * d, f
     steps[:, 1, 0], steps[:, 1, 1], steps[:, 1, 2] = f**2 * d**2, f**2 * 2 * d, f**2
@@ -98,31 +98,31 @@ def _length_moments(signal: Signal, lengths: Array, decays: dict[int, float]) ->
         if len(edge_indices):
             after = (steps[edge_indices] * moments[sources, None]).sum(axis=2)
             of_fields[number] = parts @ after.reshape(len(edge_indices), -1)
-        at = signal.vertices[vertex.name]
-        if at.second_moment > 0:
+        given = signal.vertices[vertex.name]
+        if given.second_moment > 0:
             fields, amplitudes, _ = signal.amplitudes[number]
             by_mean, by_variance = amplitudes @ of_fields[fields, 0], amplitudes**2 @ of_fields[fields, 1]
-            moments[number, 1:] = ((by_variance + at.mean * by_mean) / at.second_moment).reshape(3, ways)
+            moments[number, 1:] = ((by_variance + given.mean * by_mean) / given.second_moment).reshape(3, ways)
     return moments[:, 1:]
 
 
 def _passed_by_both(signal: Signal, end: str, decays: dict[int, float]) -> Array:
-    """Return, for every edge, what of it two independent walks from a vertex back to the input pass both.
+    """Return, for every edge, the probability that two independent walks from a vertex to the input both pass it.
 
-    Both pass an edge with the square of the probability that one does; before a norm, where steps do not average out,
-    whatever one walk passes counts as shared.
+    That is the square of the probability that one walk passes it. Before a norm, where steps do not average out,
+    everything that one walk passes counts as shared.
     """
     count = len(signal.graph.vertices)
-    # The probability that a walk comes by: with no norm passed yet, and past a norm, times what has decayed.
-    comes_by = np.zeros((2, count))
-    made = np.zeros((2, count))  # that it goes on through the field made there
+    # The probability that a walk reaches a vertex: without passing a norm, and past a norm, times the norms' decay.
+    reached = np.zeros((2, count))
+    made = np.zeros((2, count))  # the probability that a walk passes the field made at a vertex
     both = np.zeros(len(signal.graph.edges))
     last = signal.numbers[end]
-    comes_by[0, last] = 1.0
+    reached[0, last] = 1.0
     for number in range(last, -1, -1):
         second = signal.vertices[signal.graph.vertices[number].name].second_moment
-        if second > 0 and comes_by[:, number].any():
-            made[:, signal.amplitudes[number].fields] += np.outer(comes_by[:, number], signal.shares(number) / second)
+        if second > 0 and reached[:, number].any():
+            made[:, signal.amplitudes[number].fields] += np.outer(reached[:, number], signal.shares(number) / second)
         edge_indices, sources, _, walk_weights = signal.contributions[number]
         if not len(edge_indices) or not made[:, number].any():
             continue
@@ -134,6 +134,6 @@ def _passed_by_both(signal: Signal, end: str, decays: dict[int, float]) -> Array
         for i, edge_index in enumerate(edge_indices.tolist()) if decays else ():
             if edge_index in decays:
                 passing[:, i] = 0.0, passing[:, i].sum() * decays[edge_index]
-        for towards, amounts_passing in zip(comes_by, passing, strict=True):
-            np.add.at(towards, sources, amounts_passing)
+        for probabilities, added in zip(reached, passing, strict=True):
+            np.add.at(probabilities, sources, added)
     return both

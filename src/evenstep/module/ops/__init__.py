@@ -1,4 +1,4 @@
-"""Operators: a table of small pure handlers, one for each, that users extend with `register_op`."""
+"""Operators: a table of small pure handlers, one for each operator, which users extend with `register_op`."""
 
 from evenstep.graph.model import Parameter
 from evenstep.graph.operators import (

@@ -39,7 +39,7 @@ from evenstep.module.handler_types import (
 )
 from evenstep.module.ops.registry import handle_each, handles
 
-# Activations without parameters, by operator. Depth 1: they are what the paper counts as a path's ReLUs.
+# Activations without parameters, by operator. They have depth 1: the paper counts them as a path's ReLUs.
 _ACTIVATIONS = {
     "aten.relu": "relu",
     "aten.relu6": "relu6",
@@ -54,7 +54,7 @@ _ACTIVATIONS = {
     "aten.rrelu": "leaky_relu:0.229",
     "aten.softsign": "softsign",
 }
-# Functions that shape a signal but are no activations of a network: no depth.
+# Functions that shape a signal but do not count as activations: they have no depth.
 _FUNCTIONS = {
     "aten.abs": "abs",
     "aten.square": "square",
@@ -86,13 +86,13 @@ _COPIES = """
     aten.bfloat16 aten.double aten.feature_alpha_dropout aten.positive aten.floor aten.ceil aten.trunc
     aten.conj aten._conj aten.conj_physical aten.detach_copy aten.frac aten.remainder aten.fmod
 """.split()
-# What takes only the shape of its argument.
+# Operators that only use the shape of their argument.
 _FRESH = """
     aten.zeros_like aten.ones_like aten.full_like aten.empty_like aten.rand_like aten.randn_like
     aten.randint_like aten.new_zeros aten.new_ones aten.new_full aten.new_empty aten.new_empty_strided
     aten.fill aten.zero aten.histc aten.bincount
 """.split()
-# The loss's business: a model that returns its loss is read up to the outputs it compares.
+# Losses: a model that returns its loss is read up to the outputs that the loss compares.
 _LOSSES = """
     aten.cross_entropy_loss aten.nll_loss aten.nll_loss_nd aten.nll_loss2d aten.mse_loss aten.l1_loss
     aten.smooth_l1_loss aten.huber_loss aten.binary_cross_entropy aten.binary_cross_entropy_with_logits
@@ -125,7 +125,7 @@ handle_each([*_COPIES, *_LOSSES], identity)
 
 
 def _fresh(call: Call) -> Outcome:  # noqa: ARG001
-    """Forget the signal: the output is a constant, or noise."""
+    """Drop the signal: the output is a constant or noise."""
     return Outcome()
 
 
@@ -199,12 +199,12 @@ def _threshold(call: Call) -> Outcome:
     return activation(name_of(expressions.chosen(above, X, expressions.number(value))))(call)
 
 
-# A bound further out than this, or a lone least value smaller than this, guards against extremes and zeros.
+# A bound larger than this, or a lower bound alone that is smaller than this, only guards against extremes and zeros.
 _SMALLEST_BOUND, _LARGEST_BOUND = 1e-2, 8.0
 
 
 def _bounded(call: Call, low: Any, high: Any) -> Outcome:
-    """Cut a signal off below and above; a bound that is a guard is none."""
+    """Cut a signal off below and above; bounds that are only guards do not count."""
     if not isinstance(call.args[0], SignalValue):
         return identity(call)
     function = X
@@ -268,12 +268,12 @@ def _add(call: Call) -> Outcome:
     return Outcome(edges, uses=uses, formula=formula)
 
 
-# Numbers larger than this are there to rule entries out, as in the masks of attention; smaller ones guard against zero.
+# Larger numbers exclude entries, as in attention masks; smaller ones guard against zero.
 _LARGEST_OFFSET, _SMALLEST_OFFSET = 1e3, 1e-3
 
 
 def _offset(fixed: Any, factor: float) -> tuple[Operator, ...]:
-    """Return the operator that adds fixed numbers to a signal, none where they are unknown, or no part of it."""
+    """Return the operator that adds fixed numbers to a signal; none if they are unknown or not part of it."""
     mean = std = 0.0
     if isinstance(fixed, int | float):
         mean = float(fixed)
@@ -287,7 +287,7 @@ def _offset(fixed: Any, factor: float) -> tuple[Operator, ...]:
     size = abs(factor) * math.hypot(mean, std)
     if not _SMALLEST_OFFSET < size < _LARGEST_OFFSET:
         return ()
-    # What is mostly a constant means it; numbers around zero were drawn, and may be drawn otherwise.
+    # Numbers that are mostly a constant are meant to be; numbers around zero were drawn, and may be drawn otherwise.
     alone = isinstance(fixed, ParameterValue) and fixed.made is None and len(fixed.names) == 1
     table = fixed.names[0] if alone and std > abs(mean) and abs(factor) == 1.0 else ""
     return (Offset(factor * mean, abs(factor) * std, table),)
@@ -319,14 +319,14 @@ def _multiply(call: Call) -> Outcome:
 
 
 def _in_place(first: SignalValue, second: SignalValue) -> bool:
-    """Say whether two tensors hold the entries of a field in the same places, as far as they hold the same field."""
+    """Return whether two tensors hold a field's entries in the same places, if they hold the same field at all."""
     places = [value.entrywise for value in (first, second)]
     layouts = {"" if known is None or known.root != first.vertex else known.layout for known in places}
     return first.vertex != second.vertex or len(layouts) == 1
 
 
 def _factor(call: Call, other: Any, *, divide: bool) -> float:
-    """Return the scalar a signal is multiplied by: a buffer counts by its size, a tensor made on the way as one."""
+    """Return the scalar that multiplies a signal: for a buffer its root mean square, for other tensors one."""
     if isinstance(other, ConstantValue) and other.mean is not None:
         other = other.mean
     elif isinstance(other, ConstantValue):
@@ -338,7 +338,7 @@ def _factor(call: Call, other: Any, *, divide: bool) -> float:
 
 @handles("aten.lerp")
 def _lerp(call: Call) -> Outcome:
-    """Mix two signals, a + weight (b - a); a weight that is a signal itself is taken as a gate, half open."""
+    """Mix two signals, a + weight (b - a); a weight that is itself a signal is taken as a half-open gate."""
     first, second, weight = call.args[0], call.args[1], call.argument(2, "weight")
     share = float(weight) if isinstance(weight, int | float) else 0.5
     mixed = [(s, a) for s, a in ((first, 1 - share), (second, share)) if isinstance(s, SignalValue)]
@@ -349,7 +349,7 @@ def _lerp(call: Call) -> Outcome:
 
 
 def _sign(factor: ParameterValue | ConstantValue) -> float:
-    """Return -1 for a tensor that is negative on the whole: what decays must not grow in an exponential after it."""
+    """Return -1 for a tensor that is mostly negative, so that an exponential after it decays as it should."""
     values = factor.tensor() if factor.tensor else None
     if values is None or not values.is_floating_point():
         return 1.0
@@ -366,7 +366,7 @@ def _larger(call: Call) -> Outcome:
     signals = call.signals()
     function = expressions.smaller if "min" in call.op else expressions.larger
     formula = Formula(function, (call.args[0], call.argument(1, "other")))
-    if len(signals) == 1:  # against a constant: a rectifier, whatever it is
+    if len(signals) == 1:  # with any constant it is a rectifier
         return replace(activation("relu")(call), formula=formula)
     edges = tuple(edge_from(s, ConcatBlock(1 / len(signals))) for s in signals)
     return Outcome(edges, merge="concat", formula=formula)
@@ -389,7 +389,7 @@ def _masked_fill(call: Call) -> Outcome:
     return replace(carried(signal), formula=Formula(expressions.chosen, (mask, value, signal)))
 
 
-# Comparisons, which make masks. No handlers: their result is no signal.
+# Comparisons make masks. They have no handlers, because masks are not signals.
 COMPARED = {"aten.gt": ">", "aten.lt": "<", "aten.ge": ">=", "aten.le": "<="}
 
 

@@ -10,7 +10,7 @@ from evenstep.module.handler_types import Handler
 
 _HANDLERS: dict[str, Handler] = {}
 
-# Second names that torch has for one operator: what holds for the one holds for the other.
+# Torch's aliases of operators, which share one handler.
 _ALIASES = {
     "absolute": "abs",
     "broadcast_to": "expand",
@@ -73,7 +73,7 @@ def register_op(target: Any, handler: Handler | None = None) -> Any:
     """
     name = op_name(target)
     if not name or "." not in name:
-        raise InputError(f"operator {target!r} has no name like 'library.operator'; give the operator or such a name")
+        raise InputError(f"operator {target!r} has no name such as 'library.operator'; give the operator or a name")
     if handler is None:
         return lambda made: register_op(target, made)
     if not callable(handler):
@@ -85,7 +85,7 @@ def register_op(target: Any, handler: Handler | None = None) -> Any:
 def op_name(target: Any) -> str:
     """Return an operator's name in the form `library.operator.overload` (`higher_order.cond` for control flow).
 
-    Of several names that torch has for one operator it is always the same.
+    If torch has several names for one operator, the result is always the same one.
     """
     name = str(target).replace("::", ".").removeprefix("torch.ops.")
     library = getattr(target, "namespace", "")
@@ -97,7 +97,7 @@ def op_name(target: Any) -> str:
 
 
 def handler_of(op: str) -> Handler | None:
-    """Return the handler of an operator: of this overload, of all overloads, or of its in-place twin's original."""
+    """Return an operator's handler: for this overload, for all overloads, or for the out-of-place version."""
     op = op_name(op)
     packet, _, overload_name = op.rpartition(".")
     for name in (op, packet, packet.removesuffix("_") + "." + overload_name, packet.removesuffix("_")):

@@ -63,7 +63,7 @@ handle_each(_MOVES, identity)
 )
 @handles("aten.unsafe_chunk", "aten.slice", "aten.narrow", "aten.select")
 def _part(call: Call) -> Outcome:
-    """Take entries out of a signal: as large as all of it, but independent of its other entries."""
+    """Take entries out of a signal: they have its moments, but are independent of its other entries."""
     signal = call.signals()[0]
     if math.prod(call.shape) >= math.prod(signal.shape):
         return identity(call)
@@ -91,18 +91,18 @@ _LOOKS_UP = ("aten.index.", "aten.index_select.", "aten.embedding.")
 
 
 def moves_entries(op: str) -> bool:
-    """Say whether an operator only moves, copies or joins entries, so that a drawn weight stays as drawn."""
+    """Return whether an operator only moves, copies or joins entries, so that a drawn weight stays as drawn."""
     return handler_of(op) in (identity, _part, _concat) or op.startswith(_LOOKS_UP)
 
 
 def cuts_entries(op: str) -> bool:
-    """Say whether an operator takes entries out of a signal, and leaves them as they are."""
+    """Return whether an operator takes entries out of a signal without changing them."""
     return handler_of(op) is _part
 
 
 @handles("aten.pad", "aten.constant_pad_nd")
 def _pad(call: Call) -> Outcome:
-    """Join zeros to a signal; what repeats its own entries, or takes some away, leaves it as it is."""
+    """Append zeros to a signal; padding that repeats entries or removes some changes nothing."""
     signal = call.signals()[0]
     mode = call.argument(2, "mode", "constant") if call.op.startswith("aten.pad") else "constant"
     value = call.argument(3 if call.op.startswith("aten.pad") else 2, "value", 0.0)
@@ -119,7 +119,7 @@ _WRITTEN |= {"copy": 1, "scatter": 3, "index_copy": 3}
 @handles("aten.slice_scatter", "aten.select_scatter", "aten.diagonal_scatter", "aten.index_put", "aten.masked_scatter")
 @handles("aten.copy", "aten.scatter", "aten.index_copy")
 def _overwrite(call: Call) -> Outcome:
-    """Replace entries of a tensor by others: each counts by its share, and a fresh tensor is filled part by part."""
+    """Replace some entries of a tensor: each part counts by its share, and a new tensor is filled part by part."""
     before = call.args[0]
     position = _WRITTEN[call.op.split(".")[1].rstrip("_")]
     source = call.args[position] if position < len(call.args) else None
@@ -162,7 +162,7 @@ def _sum(call: Call) -> Outcome:
 
 @handles("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d")
 def _average_pool(call: Call) -> Outcome:
-    """Average over windows: of all there is, like any mean; of neighbours, which are nearly alike, a coherent copy."""
+    """Average over windows: over all positions like any mean; over neighbours, nearly alike, a coherent copy."""
     signal = call.signals()[0]
     kernel = _sides(call.args[1], call.op)
     if any(side < whole for side, whole in zip(kernel, signal.shape[-len(kernel) :], strict=True)):
@@ -185,7 +185,7 @@ def _adaptive_maximum(call: Call) -> Outcome:
 
 @handles("aten.amax", "aten.max", "aten.amin", "aten.min")
 def _extreme(call: Call) -> Outcome:
-    """Take the largest entry, or the smallest: minus the largest of the negatives."""
+    """Take the largest entry, or the smallest, which is minus the largest of the negatives."""
     sign = -1.0 if "min" in call.op.split(".")[1] else 1.0
     return Outcome((edge_from(call.signals()[0], Maximum(_window(call))),), scale=sign)
 
@@ -211,7 +211,7 @@ _INVERSES = ("fft_ifft", "fft_ifft2", "fft_ifftn", "fft_irfft", "fft_irfft2", "f
 
 @handles(*(f"aten.{name}" for name in (*_TRANSFORMS, *_INVERSES)))
 def _fourier(call: Call) -> Outcome:
-    """Sum n entries with phases; `norm` says what the sum is divided by, and which way."""
+    """Sum n entries with phases; `norm` says by what the sum is divided, and in which direction."""
     signal, name = call.signals()[0], call.op.split(".")[1]
     dims = call.argument(2, "dim", None if name.endswith("n") else [-2, -1] if name.endswith("2") else -1)
     listed = range(len(signal.shape)) if dims is None else [dims] if isinstance(dims, int) else dims
@@ -224,7 +224,7 @@ def _fourier(call: Call) -> Outcome:
 
 @handles("aten.var", "aten.std")
 def _spread(call: Call) -> Outcome:
-    """Average squares of what is taken as centred: a number that hardly fluctuates."""
+    """Average squares of entries taken as centred, which gives a number that hardly fluctuates."""
     root = () if call.op.startswith("aten.var") else (Activation("sqrt", depth=0),)
     return Outcome((edge_from(call.signals()[0], Activation("square", _window(call), depth=0), *root),))
 
@@ -252,7 +252,7 @@ def _vector_norm(call: Call) -> Outcome:
 
 
 def _window(call: Call, position: int = 1) -> int:
-    """Return over how many entries an operator reduces its signal, the axes given at `position`."""
+    """Return how many entries an operator reduces to one; `position` is that of its argument for the axes."""
     signal, dims = call.signals()[0], call.argument(position, "dim")
     if dims is None or isinstance(dims, bool) or dims == []:
         return max(math.prod(signal.shape), 1)

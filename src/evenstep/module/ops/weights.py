@@ -18,7 +18,7 @@ from evenstep.module.ops.registry import handles
 def weight(signal: SignalValue, matrix: Any, operator: Weight, *, bias: Any = None, note: str = "") -> Outcome:
     """Return the outcome of multiplying a signal by a weight and adding a bias.
 
-    A weight that is computed from parameters has the size they give it, and they stay as they are; a matrix of unknown
+    A weight that is computed from parameters has the size that they give it, and they are kept; a matrix of unknown
     size lets the signal through.
     """
     names = _names(matrix)
@@ -78,12 +78,12 @@ def _addmm(call: Call) -> Outcome:
     if outcome.merge == "sum":
         terms = (_times(edge, alpha) for edge in outcome.edges)
         return replace(outcome, edges=(edge_from(added, *scaled(beta)), *terms))
-    # A bias on the scores of attention, as a rule: it steers them.
+    # Usually a bias on attention scores, which steers them.
     return replace(outcome, edges=(*outcome.edges, edge_from(added, Steer())), scale=alpha)
 
 
 def _times(edge: Edge, factor: float) -> Edge:
-    """Return an edge that brings so many times as much: a weight is drawn for what it brings in the end."""
+    """Return an edge multiplied by a factor: a weight is drawn for its output after the factor."""
     if edge.weight is None:
         return replace(edge, operators=(*edge.operators, *scaled(factor)))
     larger = replace(edge.weight, gain=edge.weight.gain * factor**2)
@@ -102,7 +102,7 @@ def _product(first: Any, second: Any, *, bias: Any = None) -> Outcome:
 
 
 def _contraction(first: Any, second: Any, *, size: int = 1) -> Outcome:
-    """Multiply two signals and sum over `size` terms; a softmax's rows average what they multiply, taken as alike."""
+    """Multiply two signals and sum over `size` terms; a softmax's rows average the other factor, taken as alike."""
     if not _is_signal(first, second):
         return carried(first if isinstance(first, SignalValue) else second)
     if first.probability or second.probability:
@@ -120,7 +120,7 @@ def _outer(call: Call) -> Outcome:
 
 @handles("aten.linalg_solve", "aten.linalg_solve_triangular")
 def _solved(call: Call) -> Outcome:
-    """Carry the right-hand side: a system that depends on the signal is near the identity, as in delta rules."""
+    """Pass the right-hand side on: a matrix that depends on the signal is near the identity, as in delta rules."""
     system, right = call.args[:2]
     if not _is_signal(system, right):
         return carried(right if isinstance(right, SignalValue) else system)
@@ -151,7 +151,7 @@ def _einsum(call: Call) -> Outcome:
     equation, operands = call.args[0], list(call.args[1])
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
-    if not arrow:  # implicit output: the letters that occur once
+    if not arrow:  # implicit output: letters that occur once
         right = "".join(letter for letter in left if letter.isalpha() and left.count(letter) == 1)
     sizes = {
         letter: size
@@ -200,13 +200,13 @@ def _embedding(call: Call) -> Outcome:
     if isinstance(index, SignalValue):
         made = weight(index, table, Weight(1, table.shape[-1]), note=EMBEDDING)
         return _bagged(call, made, index) if "embedding_bag" in call.op and made.uses else made
-    # Looked up by position, not by data: on no path, added to the signal later.
+    # Looked up by position, not by data: it is on no path, but added to the signal later.
     return Outcome(uses=tuple(Parameter(name, "unscaled", note="looked up by position") for name in _names(table)))
 
 
 @handles("aten.index", "aten.index_select")
 def _indexed(call: Call) -> Outcome:
-    """Look rows of a table up, or choose among matrices, as those of experts: what is chosen is a matrix still."""
+    """Look up rows of a table, or choose among matrices such as experts', in which case the result is a matrix."""
     table = call.args[0]
     if isinstance(table, SignalValue) or not isinstance(table, ParameterValue):
         return identity(call)
@@ -222,7 +222,7 @@ def _grouped(call: Call) -> Outcome:
 
 
 def _bagged(call: Call, looked_up: Outcome, index: SignalValue) -> Outcome:
-    """Return the rows of a bag joined: summed, averaged, or the largest of them."""
+    """Return the rows of a bag summed, averaged, or reduced to their maximum."""
     rows = max(math.prod(index.shape) // max(call.shape[0], 1), 1)
     (edge,) = looked_up.edges
     joined: tuple[Operator, ...] = (Maximum(rows),) if call.argument(4, "mode", 0) == 2 else (Average(rows),)
@@ -261,7 +261,7 @@ def _convolution(call: Call) -> Outcome:
         padding=_each(padding, len(sides)),
         dilation=dilation,
     )
-    # Patches that neither overlap nor touch padding are read once each, as at the foot of a vision transformer.
+    # Patches that neither overlap nor touch padding are each read once, as at the input of a vision transformer.
     patches = taps > 1 and tuple(stride) == tuple(sides) and not any(_each(padding, len(sides)))
     operator = Weight(
         fan_in=kernel.shape[1] * taps,
@@ -327,7 +327,7 @@ def _each(value: int | Sequence[int], count: int) -> tuple[int, ...]:
 @handles("aten.lstm", "aten.gru", "aten.rnn_tanh", "aten.rnn_relu")
 @handles("aten.lstm_cell", "aten.gru_cell", "aten.rnn_tanh_cell", "aten.rnn_relu_cell")
 def _recurrent(call: Call) -> Outcome:
-    """Draw one opaque edge from the sequence (or the step); states handed in steer it."""
+    """Draw one opaque edge from the sequence (or the step); given states steer it."""
     name, is_cell = call.op.split(".")[1].removesuffix("_cell"), "_cell" in call.op
     kind = name.removeprefix("rnn_")
     given = call.args[2:] if is_cell else [a for a in call.args if isinstance(a, list | tuple)][-1]
@@ -348,7 +348,7 @@ def _recurrent(call: Call) -> Outcome:
         # A projection of the state (LSTM's `proj_size`) has no gates.
         writes = hidden if rows == gates * hidden else rows
         uses += [Parameter(name, "weight", fan_in=columns, fan_out=writes, note=note) for name in value.names]
-    signal, *others = call.signals()  # of a packed sequence the sizes of its batches too, which come with it
+    signal, *others = call.signals()  # a packed sequence also has its batch sizes here
     states = {other.vertex: other for other in others if other.vertex != signal.vertex}.values()
     operator = Recurrent(signal.shape[-1], hidden, kind=kind)
     edge = edge_from(signal, operator, parameters=tuple(use.name for use in uses))
@@ -362,9 +362,9 @@ def _recurrent(call: Call) -> Outcome:
     "aten._scaled_dot_product_efficient_attention",
 )
 def _attention(call: Call) -> Outcome:
-    """Carry the values; queries and keys steer them through a softmax.
+    """Pass the values on; queries and keys steer them through a softmax.
 
-    The rows of the softmax sum to one and tokens are taken as fully correlated, so the values keep their size.
+    The softmax's rows sum to one and tokens are taken as fully correlated, so the values keep their size.
     """
     query, key, value = call.args[:3]
     steering = [s for s in (query, key) if isinstance(s, SignalValue)]
