@@ -13,7 +13,7 @@ from torch import nn
 from evenstep.graph import Graph
 from evenstep.module.apply import initialize_
 from evenstep.planning import Plan
-from evenstep_research.study.processes import end_with_parent
+from evenstep.search.engines.workers import end_with_parent
 from evenstep_research.study.real import plans
 from evenstep_research.study.real.networks import Data
 from evenstep_research.study.real.runs import Run
