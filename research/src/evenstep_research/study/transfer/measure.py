@@ -14,7 +14,7 @@ from evenstep.search import Engine, plain_values
 from evenstep.search.fields import TensorPair
 from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
 from evenstep.search.job import Job, Trial
-from evenstep.search.recipe import Recipe, Schedule, constant_schedule
+from evenstep.search.recipe import Recipe, Schedule, constant_schedule, cosine_schedule
 from evenstep.search.replicas import step_count
 from evenstep_research.study.record import finite
 from evenstep_research.study.transfer import rivals
@@ -31,17 +31,6 @@ METHODS: Mapping[str, str | Rule] = {
     "mup": "mup",
     "weighted": "weighted",
 }
-
-
-@dataclass(frozen=True)
-class Cosine:
-    """Fall from 1 to 0 along half a cosine over so many steps."""
-
-    steps: int
-
-    def __call__(self, step: int) -> float:
-        """Return the factor of a step."""
-        return 0.5 * (1 + math.cos(math.pi * min(step, self.steps) / self.steps))
 
 
 @dataclass(frozen=True)
@@ -63,7 +52,7 @@ class TransferTraining:
         """Return the schedule for so many examples."""
         if not self.cosine:
             return constant_schedule
-        return Cosine(self.epochs * (examples // min(self.batch_size, examples)))
+        return cosine_schedule(self.epochs * (examples // min(self.batch_size, examples)), warm_up=0.0)
 
 
 @dataclass(frozen=True)
