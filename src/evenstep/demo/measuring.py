@@ -25,6 +25,7 @@ from evenstep.search.engines.batching import Batching
 from evenstep.search.engines.workers import answers
 from evenstep.search.fields import Data
 from evenstep.search.job import Job, Trial, made
+from evenstep.search.plain_values import finite_or_none
 
 DEFAULT_RATE = 1e-3  # torch.optim.AdamW's own
 GRID = tuple(DEFAULT_RATE * 2.0**octave for octave in range(-3, 7))
@@ -247,7 +248,7 @@ def _size(model: nn.Module) -> int:
 
 
 def _rows(losses: Losses) -> list[list[Any]]:
-    return [[rate, [loss if math.isfinite(loss) else None for loss in losses[rate]]] for rate in sorted(losses)]
+    return [[rate, [finite_or_none(loss) for loss in losses[rate]]] for rate in sorted(losses)]
 
 
 def _from_row(row: Mapping[str, Any]) -> Measured:

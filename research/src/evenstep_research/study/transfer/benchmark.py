@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from evenstep.errors import InputError
-from evenstep.search import LocalEngine
+from evenstep.search import LocalEngine, plain_values
 from evenstep.search.cuda import Precision
 from evenstep.search.engines.batching import Batching
 from evenstep.search.engines.workers import answers
@@ -23,9 +23,9 @@ from evenstep.search.replicas import TrialResult
 from evenstep_research.data import Split, cifar10, digits, imagenet
 from evenstep_research.study import statistics
 from evenstep_research.study.progress import Notify, StudyProgress
-from evenstep_research.study.record import finite
+from evenstep_research.study.record import Origin
 from evenstep_research.study.transfer.families import Architecture, Family, FamilySetting
-from evenstep_research.study.transfer.ledger import MeasurementLedger, Origin
+from evenstep_research.study.transfer.ledger import MeasurementLedger
 from evenstep_research.study.transfer.measure import (
     DIVERGED,
     METHODS,
@@ -192,12 +192,16 @@ class FamilyResult:
         rows = []
         for measured in self.measured:
             row: dict[str, Any] = {"family": self.family.name, **asdict(measured.architecture)}
-            row |= {"status": measured.status, "true_lr": measured.true_lr, "best_loss": finite(measured.best_loss)}
+            row |= {
+                "status": measured.status,
+                "true_lr": measured.true_lr,
+                "best_loss": plain_values.finite_or_none(measured.best_loss),
+            }
             tried: dict[str, Choice | Attempt] = (
                 {**measured.choices, **measured.attempts} if measured.true_lr is not None else {}
             )
             for name, choice in tried.items():
-                row |= {f"{name} lr": choice.lr, f"{name} loss": finite(choice.loss)}
+                row |= {f"{name} lr": choice.lr, f"{name} loss": plain_values.finite_or_none(choice.loss)}
             rows.append(row)
         return rows
 

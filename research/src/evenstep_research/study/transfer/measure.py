@@ -16,7 +16,6 @@ from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
 from evenstep.search.job import Job, Trial
 from evenstep.search.recipe import Recipe, Schedule, constant_schedule, cosine_schedule
 from evenstep.search.replicas import step_count
-from evenstep_research.study.record import finite
 from evenstep_research.study.transfer import rivals
 from evenstep_research.study.transfer.families import Architecture, FamilySetting, graph_of, maker
 from evenstep_research.study.transfer.rivals import Attempt
@@ -128,7 +127,7 @@ class Measured:
             "choices": {
                 name: {
                     "lr": choice.lr,
-                    "losses": [finite(loss) for loss in choice.losses],
+                    "losses": [plain_values.finite_or_none(loss) for loss in choice.losses],
                     "target_steps": choice.steps,
                 }
                 for name, choice in self.choices.items()
@@ -328,13 +327,17 @@ def best_rate(curve: Curve, seeds: int = 1) -> float:
 
 def curve_to_list(curve: Curve) -> list[Any]:
     """Return a curve as plain values, diverged losses as None."""
-    return [[lr, [finite(loss) for loss in losses]] for lr, losses in sorted(curve.items())]
+    return [[lr, [plain_values.finite_or_none(loss) for loss in losses]] for lr, losses in sorted(curve.items())]
 
 
 def attempts_to_dict(attempts: Mapping[str, Attempt]) -> dict[str, Any]:
     """Return rivals' attempts as plain values."""
     return {
-        name: {"lr": attempt.lr, "losses": [finite(loss) for loss in attempt.losses], "target_steps": attempt.steps}
+        name: {
+            "lr": attempt.lr,
+            "losses": [plain_values.finite_or_none(loss) for loss in attempt.losses],
+            "target_steps": attempt.steps,
+        }
         for name, attempt in attempts.items()
     }
 
@@ -344,7 +347,7 @@ def attempts_from_dict(values: Mapping[str, Any]) -> dict[str, Attempt]:
     return {
         name: Attempt(
             value["lr"],
-            tuple(math.inf if loss is None else plain_values.finite("a loss", loss) for loss in value["losses"]),
+            tuple(plain_values.loss("a loss", loss) for loss in value["losses"]),
             value["target_steps"],
         )
         for name, value in values.items()
@@ -354,8 +357,6 @@ def attempts_from_dict(values: Mapping[str, Any]) -> dict[str, Attempt]:
 def curve_from_list(values: list[Any]) -> Curve:
     """Return the curve of plain values."""
     return {
-        plain_values.positive("lr", lr): tuple(
-            math.inf if loss is None else plain_values.finite("a loss", loss) for loss in losses
-        )
+        plain_values.positive("lr", lr): tuple(plain_values.loss("a loss", loss) for loss in losses)
         for lr, losses in values
     }
