@@ -1,6 +1,5 @@
-"""What every vertex carries at initialisation, how walks go back from it, and how far changes go on. No torch."""
+"""What every vertex carries at initialisation, and how walks go back from it. No torch."""
 
-from evenstep.signal.backward import effects, sensitivities
 from evenstep.signal.comparison import deviations
 from evenstep.signal.forward import IncomingWeights, Signal, Sizing, VertexSignal, propagate
 from evenstep.signal.walks import WalkStatistics, walk_statistics
@@ -12,8 +11,6 @@ __all__ = [
     "VertexSignal",
     "WalkStatistics",
     "deviations",
-    "effects",
     "propagate",
-    "sensitivities",
     "walk_statistics",
 ]

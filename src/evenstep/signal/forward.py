@@ -11,7 +11,7 @@ split into its mean and its variance,
 Field f's share of v is E[A_v[f] f v] = A_v[f]^2 variance(f) + A_v[f] mean(f) mean(v). Beside its amplitude every field
 carries the number of its copies that met on the way, 1 unless skips bring the same field twice. A norm ends all that:
 what leaves it is one new field. What each edge adds to the field made at its target is kept too: walks back from the
-output (`evenstep.signal.walks`) and changes on their way there (`evenstep.signal.backward`) follow from it.
+output (`evenstep.signal.walks`) follow from it.
 """
 
 from __future__ import annotations

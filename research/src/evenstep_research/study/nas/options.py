@@ -12,8 +12,8 @@ from typing import Any, get_args
 import torch
 
 from evenstep.errors import EvenstepError, InputError
-from evenstep.graph.cells import cell_digits, is_live
 from evenstep.search.cuda import Precision
+from evenstep_research.spaces.cells import cell_digits, is_live
 from evenstep_research.study.nas.ledger import LedgerRow, Run, RunLedger, SweepSetting
 from evenstep_research.study.nas.muparam import MupProtocol
 from evenstep_research.study.nas.protocols import (
