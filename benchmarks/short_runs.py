@@ -12,7 +12,6 @@ stopped continues; `record.json` has, for each kind, by how many octaves its bes
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import math
 import multiprocessing
@@ -33,6 +32,7 @@ import evenstep as es
 from evenstep.report.marks import update_page
 from evenstep.report.table import markdown_table
 from evenstep.search import plain_values
+from evenstep.search.cuda import free_memory
 from evenstep.search.short_runs import COUNTED
 from evenstep_research.study.real import training
 from evenstep_research.study.record import write_record
@@ -115,9 +115,7 @@ def measure(given: argparse.Namespace, network: str, optimizer: str, kind: Kind)
     except OutOfTimeError:
         pass
     finally:
-        gc.collect()
-        if bench.device.type == "cuda":  # others share it
-            torch.cuda.empty_cache()
+        free_memory(bench.device)  # others share it
 
 
 def best_octave(losses: Mapping[float, float]) -> float:

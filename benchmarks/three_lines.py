@@ -17,7 +17,6 @@ continues; `record.json` has the table, of the rows that are complete.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import math
 import multiprocessing
@@ -42,6 +41,7 @@ import evenstep as es
 from evenstep.report.marks import update_page
 from evenstep.report.table import markdown_table
 from evenstep.search import LocalEngine, plain_values
+from evenstep.search.cuda import free_memory
 from evenstep.search.job import Job
 from evenstep.search.provenance import provenance
 from evenstep.search.recipe import Recipe
@@ -396,9 +396,7 @@ def _measured_apart(given: argparse.Namespace, network: str, optimizer: str, way
     except OutOfTimeError:
         pass
     finally:
-        gc.collect()
-        if bench.device.type == "cuda":  # others share it
-            torch.cuda.empty_cache()
+        free_memory(bench.device)  # others share it
 
 
 def measure_apart(given: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeVar
 
@@ -68,6 +69,13 @@ def recorded(step_: Callable[[], Answer]) -> tuple[Callable[[], None], Answer]:
     with torch.cuda.graph(graph):
         answer = step_()
     return graph.replay, answer
+
+
+def free_memory(device: torch.device) -> None:
+    """Give a GPU's memory back for others: recorded steps hold it until they are collected, and torch keeps it then."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from evenstep.errors import InputError, PlanError
 from evenstep.graph import Graph
 from evenstep.module import plan, trace
+from evenstep.module.apply import draw_
 from evenstep.planning import Plan
 from evenstep.search.job import made
 from evenstep_research.spaces import NasBench201
@@ -99,10 +100,8 @@ class Treatment:
             for pace, parameter in self.matched(model):
                 if pace.std is None:
                     parameter.mul_(pace.gain)
-                elif pace.std == 0.0:
-                    parameter.fill_(pace.mean)
                 else:
-                    parameter.normal_(pace.mean, pace.std, generator=generator)
+                    draw_(parameter, pace.mean, pace.std, generator)
         return model
 
     def matched(self, model: nn.Module) -> list[tuple[Pace, nn.Parameter]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from evenstep.errors import InputError, SearchError
-from evenstep.search.cuda import Precision
+from evenstep.search.cuda import Precision, free_memory
 from evenstep.search.engines.ray_cluster import RayCluster
 from evenstep.search.grid import parabola_minimum, rate_at, wanted
 from evenstep.search.memory import in_parts
@@ -116,9 +115,7 @@ def _here(
         try:
             return train_group(tuple(group), setting, resources, checkpoint)
         finally:
-            if resources.kind.startswith("cuda"):  # a recorded step holds its memory until it is collected
-                gc.collect()
-                torch.cuda.empty_cache()
+            free_memory(torch.device(resources.kind))
 
     for group in groups:
         for part, results in in_parts(group, len(group), trained):

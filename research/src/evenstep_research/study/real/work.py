@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from torch import nn
 from evenstep.graph import Graph
 from evenstep.module.apply import initialize_
 from evenstep.planning import Plan
+from evenstep.search.cuda import free_memory
 from evenstep.search.engines.workers import end_with_parent
 from evenstep_research.study.real import plans
 from evenstep_research.study.real.networks import Data
@@ -71,10 +71,8 @@ def trained(run: Run, plan: Plan | None) -> tuple[float, float]:
             loss = train(model, optimizer, batches, steps=run.steps, seed=run.seed)
         return loss, time.perf_counter() - begun
     finally:
-        if device.type == "cuda":  # other processes share the device
-            model = optimizer = None  # type: ignore[assignment]
-            gc.collect()
-            torch.cuda.empty_cache()
+        model = optimizer = None  # type: ignore[assignment]
+        free_memory(device)  # other processes share the device
 
 
 def optimizer_of(model: nn.Module, run: Run, plan: Plan | None, *, fused: bool) -> torch.optim.Optimizer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +13,7 @@ import torch
 
 from evenstep.errors import InputError
 from evenstep.search import LocalEngine, plain_values
-from evenstep.search.cuda import Precision
+from evenstep.search.cuda import Precision, free_memory
 from evenstep.search.engines.batching import Batching
 from evenstep.search.engines.workers import answers
 from evenstep.search.fields import Data
@@ -302,9 +301,7 @@ def _measured(resources: BenchmarkResources, task: Task) -> Measured:
     try:
         return measure(bench, task.setting, task.architecture, task.picked, task.known, task.rivals)
     finally:
-        if torch.cuda.is_available():  # other processes share the device
-            gc.collect()
-            torch.cuda.empty_cache()
+        free_memory(bench.data[0].device)
 
 
 __all__ = ["METHODS", "BenchmarkResources", "FamilyResult", "run"]
