@@ -21,7 +21,7 @@ import evenstep as es
 from evenstep import graph as graphs
 from evenstep.planning import plan_graph
 from evenstep.rules import OPTIMIZERS, RULES
-from evenstep.search import LocalEngine, Store, mean_loss, train_
+from evenstep.search import LocalEngine, Store
 from evenstep.search.store import StoreRow
 from evenstep_research.spaces import DagCNN, DagMLP, NasBench201
 
@@ -193,14 +193,6 @@ def search(draw: random.Random, folder: Path) -> Any:
         (lambda: fv.network(draw)) if draw.random() < 0.1 else (lambda: model) if draw.random() < 0.9 else fv.junk(draw)
     )
     return es.search_lr(make, fv.data(draw), **options).to_dict()
-
-
-def train(draw: random.Random, folder: Path) -> Any:
-    """Train by a plan, with arguments that are right: the loop itself is for our own use."""
-    model, pair = fv.small(), fv.data(random.Random(1))
-    planned = es.plan(model, INPUTS, optimizer="sgd")
-    train_(model, pair, planned, lr=draw.choice((0.1, 10.0, 1e9)), seed=draw.randrange(9), batch_size=8)
-    return mean_loss(model, pair)
 
 
 def write_report(draw: random.Random, folder: Path) -> Any:
@@ -502,7 +494,7 @@ TARGETS: dict[str, Target] = {
     target.__name__: target
     for target in (
         *(plan, plan_of_a_graph, trace, initialize, groups, name_of_a_parameter, plan_from_json, graph_from_dict),
-        *(search_from_dict, check_from_dict, check, search, train, write_report, register_op, codes, graph_from_edges),
+        *(search_from_dict, check_from_dict, check, search, write_report, register_op, codes, graph_from_edges),
         *(store, ledger, command),
     )
 }

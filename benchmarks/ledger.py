@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.search.provenance import provenance
+from evenstep_research.study import jsonl
 
 
 class OutOfTimeError(Exception):
@@ -21,18 +20,19 @@ class OutOfTimeError(Exception):
 class Ledger:
     """Hold measurements by what they are, each written as soon as it is known; `names` say what tells them apart.
 
-    Several processes may write to one file. After `deadline` (`time.time()`) nothing more is measured.
+    After `deadline` (`time.time()`) nothing more is measured.
     """
 
     path: Path
     names: tuple[str, ...]
     deadline: float | None = None
+    file: jsonl.Lines = field(init=False)
     known: dict[tuple[Any, ...], dict[str, Any]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        self.known = {self.key(line): line for line in map(json.loads, lines)}
+        self.file = jsonl.Lines(self.path)
+        self.known = {self.key(line): line for line in self.file.read(dict)}
 
     def key(self, line: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(line.get(name) for name in self.names)
@@ -44,9 +44,7 @@ class Ledger:
                 raise OutOfTimeError
             before = time.perf_counter()
             whole = line | measure() | {"seconds": round(time.perf_counter() - before, 2), "provenance": provenance()}
-            with self.path.open("a") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                file.write(json.dumps(whole) + "\n")
+            self.file.append(whole)
             self.known[self.key(line)] = whole
             print({name: value for name, value in whole.items() if len(str(value)) < 100}, flush=True)
         return self.known[self.key(line)]

@@ -12,7 +12,6 @@ stopped continues; `record.json` has, for each kind, by how many octaves its bes
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import math
 import multiprocessing
@@ -32,6 +31,8 @@ from three_lines import Bench, benches, listed
 import evenstep as es
 from evenstep.report.marks import update_page
 from evenstep.report.table import markdown_table
+from evenstep.search import plain_values
+from evenstep.search.cuda import free_memory
 from evenstep.search.short_runs import COUNTED
 from evenstep_research.study.real import training
 from evenstep_research.study.record import write_record
@@ -107,16 +108,14 @@ def measure(given: argparse.Namespace, network: str, optimizer: str, kind: Kind)
 
                 def run(lr: float = lr) -> dict[str, Any]:
                     loss = loss_of_run(bench, plan, kind, lr)
-                    return {"loss": loss if math.isfinite(loss) else None}
+                    return {"loss": plain_values.finite_or_none(loss)}
 
                 loss = ledger.measured(names | {"lr": lr}, run)["loss"]
-                losses[octave] = math.inf if loss is None else loss
+                losses[octave] = plain_values.loss("the loss", loss)
     except OutOfTimeError:
         pass
     finally:
-        gc.collect()
-        if bench.device.type == "cuda":  # others share it
-            torch.cuda.empty_cache()
+        free_memory(bench.device)  # others share it
 
 
 def best_octave(losses: Mapping[float, float]) -> float:
@@ -137,7 +136,7 @@ def summary(known: Mapping[tuple[Any, ...], Mapping[str, Any]]) -> dict[str, Any
     """Return by how many octaves the best rate of each kind is off that of the training, by network and on average."""
     curves: dict[tuple[str, str], dict[Kind, dict[float, float]]] = defaultdict(lambda: defaultdict(dict))
     for line in known.values():
-        loss = math.inf if line["loss"] is None else line["loss"]
+        loss = plain_values.loss("the loss", line["loss"])
         kind = Kind(*(line[name] for name in Kind._fields))
         curves[line["network"], line["optimizer"]][kind][math.log2(line["lr"])] = loss
     best = {row: {kind: best_octave(curve) for kind, curve in kinds.items()} for row, kinds in curves.items()}

@@ -25,7 +25,7 @@ from short_runs import FIRST, missing
 from three_lines import loss_of, tensors_of
 
 import evenstep as es
-from evenstep.search import LocalEngine
+from evenstep.search import LocalEngine, plain_values
 from evenstep.search.engines.batching import Batching
 from evenstep.search.fields import Data
 from evenstep.search.grid import OCTAVE, parabola_minimum
@@ -104,10 +104,10 @@ class Spoilt:
                 es.initialize_(model, self.plan, generator=torch.Generator().manual_seed(seed))
                 optimizer = self.plan.scale("*", 2.0**octave).optimizer(model)
                 loss = train(model, optimizer, self.batches, steps=self.row.steps, seed=seed)
-                return {"loss": loss if math.isfinite(loss) else None}
+                return {"loss": plain_values.finite_or_none(loss)}
 
             loss = self.ledger.measured(self.names | {"octave": octave, "seed": seed}, measure)["loss"]
-            losses.append(math.inf if loss is None else loss)
+            losses.append(plain_values.loss("the loss", loss))
         return sum(losses) / SEEDS
 
     def best_octave(self) -> tuple[float, dict[int, float]]:

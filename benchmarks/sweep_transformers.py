@@ -24,7 +24,6 @@ import math
 import multiprocessing
 import os
 import resource
-import subprocess
 import time
 import warnings
 from collections import Counter
@@ -39,6 +38,8 @@ from torch import Tensor, nn
 from transformers.models.auto import configuration_auto, modeling_auto
 
 import evenstep as es
+from evenstep.search.provenance import commit
+from evenstep_research.study import jsonl
 
 LIMIT = 60  # seconds of a core for one kind; five times that by the clock
 BATCH, LENGTH, IMAGE, VOCABULARY, CLASSES = 2, 12, 32, 96, 10
@@ -387,10 +388,9 @@ def words(error: Exception) -> str:
 def sweep(kinds: list[str], out: Path, *, limit: int) -> list[dict[str, Any]]:
     """Examine every kind in a process of its own, and append a line to a file as each ends."""
     out.mkdir(parents=True, exist_ok=True)
-    path = out / "lines.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    ledger = jsonl.Lines(out / "lines.jsonl")
+    lines: list[dict[str, Any]] = list(ledger.read(dict))
     known = {line["kind"] for line in lines}
-    told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     context = multiprocessing.get_context("fork")  # what all kinds need is imported once
     es.plan(nn.Linear(2, 2), torch.zeros(1, 2))
     for kind in (kind for kind in kinds if kind not in known):
@@ -404,10 +404,9 @@ def sweep(kinds: list[str], out: Path, *, limit: int) -> list[dict[str, Any]]:
                 line = receiver.recv()
         process.kill()
         process.join()
-        line["commit"] = told.stdout.strip()
+        line["commit"] = commit()
         lines.append(line)
-        with path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        ledger.append(line)
     return lines
 
 

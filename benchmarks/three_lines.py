@@ -17,7 +17,6 @@ continues; `record.json` has the table, of the rows that are complete.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import math
 import multiprocessing
@@ -41,7 +40,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import evenstep as es
 from evenstep.report.marks import Marks, update_page
 from evenstep.report.table import markdown_table
-from evenstep.search import LocalEngine
+from evenstep.search import LocalEngine, plain_values
+from evenstep.search.cuda import free_memory
 from evenstep.search.job import Job
 from evenstep.search.provenance import provenance
 from evenstep.search.recipe import Recipe
@@ -103,11 +103,11 @@ class Bench:
     def with_one_rate(self, way: str, lr: float, seed: int, steps: int | None = None) -> float:
         def measure() -> dict[str, Any]:
             model = self.made(seed).to(self.device)
-            return {"loss": _finite(self.loss(model, self.plain(model, lr), seed, steps))}
+            return {"loss": plain_values.finite_or_none(self.loss(model, self.plain(model, lr), seed, steps))}
 
         if steps is not None:
-            return _number(measure()["loss"])
-        return _number(self.ledger.measured(self.line(way, lr, seed), measure)["loss"])
+            return plain_values.loss("the loss", measure()["loss"])
+        return plain_values.loss("the loss", self.ledger.measured(self.line(way, lr, seed), measure)["loss"])
 
     def tuned(self) -> dict[float, float]:
         """Return the losses at one rate for all, an octave apart until the best has both neighbours."""
@@ -123,10 +123,12 @@ class Bench:
             from prodigyopt import Prodigy  # not needed for what is measured without it
 
             model = self.made(0).to(self.device)
-            return {"loss": _finite(self.loss(model, Prodigy(model.parameters(), lr=PRODIGY_RATE), 0))}
+            return {
+                "loss": plain_values.finite_or_none(self.loss(model, Prodigy(model.parameters(), lr=PRODIGY_RATE), 0))
+            }
 
         line = self.line("prodigy", PRODIGY_RATE, 0) | {"optimizer": "prodigy"}  # one run for the rows of both
-        return _number(self.ledger.measured(line, measure)["loss"])
+        return plain_values.loss("the loss", self.ledger.measured(line, measure)["loss"])
 
     def plain(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         if self.row.optimizer == "adam":
@@ -197,10 +199,10 @@ class Bench:
             es.initialize_(model, plan, generator=torch.Generator().manual_seed(seed))
             model.to(self.device)
             scaled = plan if multiple == 1 else plan.scale("*", multiple)
-            return {"loss": _finite(self.loss(model, scaled.optimizer(model, **self.fused), seed))}
+            return {"loss": plain_values.finite_or_none(self.loss(model, scaled.optimizer(model, **self.fused), seed))}
 
         line = self.line("evenstep", None if multiple == 1 else multiple, seed)
-        return _number(self.ledger.measured(line, measure)["loss"])
+        return plain_values.loss("the loss", self.ledger.measured(line, measure)["loss"])
 
     def evenstep(self, seeds: int) -> tuple[list[float], dict[str, Any]]:
         found = self.planned()
@@ -258,20 +260,12 @@ def _cost(history: Sequence[str], share: float) -> float:
     return cost + (math.prod(map(int, refined.groups())) if refined else 0)
 
 
-def _finite(loss: float) -> float | None:
-    return loss if math.isfinite(loss) else None
-
-
-def _number(loss: float | None) -> float:
-    return math.inf if loss is None else loss
-
-
 def _by_words(losses: Mapping[float, float]) -> dict[str, float | None]:
-    return {f"{number:g}": _finite(losses[number]) for number in sorted(losses)}
+    return {f"{number:g}": plain_values.finite_or_none(losses[number]) for number in sorted(losses)}
 
 
 def _mean(losses: list[float]) -> float | None:
-    return _finite(sum(losses) / len(losses))
+    return plain_values.finite_or_none(sum(losses) / len(losses))
 
 
 def known_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -444,9 +438,7 @@ def _measured_apart(given: argparse.Namespace, network: str, optimizer: str, way
     except OutOfTimeError:
         pass
     finally:
-        gc.collect()
-        if bench.device.type == "cuda":  # others share it
-            torch.cuda.empty_cache()
+        free_memory(bench.device)  # others share it
 
 
 def measure_apart(given: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ Both are ordinary `torch.optim.Optimizer`s: schedulers, closures, `state_dict` a
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -76,7 +77,25 @@ def _newton_schulz(matrices: Tensor, coefficients: Sequence[float], iterations: 
     return x.mT if tall else x
 
 
-class Muon(Optimizer):
+class _Stepping(Optimizer):
+    """An optimiser that runs a closure, if there is one, before each step."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step; a closure recomputes the loss, which is returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._step_()
+        return loss
+
+    @abstractmethod
+    def _step_(self) -> None:
+        """Move the parameters."""
+
+
+class Muon(_Stepping):
     """Step hidden matrices by Muon and all other parameters by AdamW, in one optimiser.
 
     `plan.param_groups(model)` of a plan for 'muon' sorts the parameters: groups with `muon=True` hold matrices, and
@@ -132,13 +151,7 @@ class Muon(Optimizer):
         if group["layouts"] is None:
             group["layouts"] = [layout_of(parameter.shape) for parameter in group["params"]]
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step; a closure recomputes the loss, which is returned."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def _step_(self) -> None:
         for group in self.param_groups:
             if group["muon"]:
                 for parameter, layout in zip(group["params"], group["layouts"], strict=True):
@@ -150,7 +163,6 @@ class Muon(Optimizer):
             # AdamW works on this optimiser's groups and state: schedulers change them, load_state_dict replaces them.
             adamw.param_groups, adamw.state = others, self.state
             adamw.step()
-        return loss
 
     def _step_matrix_(self, parameter: Tensor, layout: Layout, group: dict[str, Any]) -> None:
         gradient, state = parameter.grad, self.state[parameter]
@@ -179,7 +191,7 @@ class Muon(Optimizer):
         return self._inner
 
 
-class Lion(Optimizer):
+class Lion(_Stepping):
     """Step by the sign of an interpolated momentum, with decoupled weight decay (Chen et al. 2023, arXiv 2302.06675).
 
     With gradient g, momentum m and rate eta: w <- (1 - eta weight_decay) w - eta sign(beta1 m + (1 - beta1) g), then
@@ -200,13 +212,7 @@ class Lion(Optimizer):
             require_number("a number of betas", beta, least=0, below=1)
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step; a closure recomputes the loss, which is returned."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def _step_(self) -> None:
         for group in self.param_groups:
             lr, (beta1, beta2) = float(group["lr"]), group["betas"]
             for parameter in group["params"]:
@@ -223,4 +229,3 @@ class Lion(Optimizer):
                     parameter.mul_(1 - lr * group["weight_decay"])
                 parameter.add_((buffer * beta1).add_(gradient, alpha=1 - beta1).sign_(), alpha=-lr)
                 buffer.mul_(beta2).add_(gradient, alpha=1 - beta2)
-        return loss

@@ -10,9 +10,9 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from evenstep.graph.cells import all_cells, cell_string, is_live
 from evenstep.report.marks import filled
 from evenstep_research.report.nas import MARKS, gains, markdown
+from evenstep_research.spaces.cells import all_cells, cell_string, is_live
 from tests.cli.command import Run
 
 torch.set_num_threads(1)

@@ -29,9 +29,9 @@ from evenstep_research.report.transfer import (
     study_part,
     write_rows,
 )
+from evenstep_research.study.record import Origin
 from evenstep_research.study.transfer.benchmark import FamilyResult
 from evenstep_research.study.transfer.families import Architecture, Family, FamilySetting
-from evenstep_research.study.transfer.ledger import Origin
 from evenstep_research.study.transfer.measure import METHODS, SEARCHED, Choice, Curve, Measured
 from evenstep_research.study.transfer.rivals import Attempt
 

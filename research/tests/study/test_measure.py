@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.search.grid import OCTAVE, rate_at
+from evenstep.search.recipe import CosineSchedule
 from evenstep_research.study.transfer.families import Architecture
 from evenstep_research.study.transfer.measure import (
     DIVERGED,
     REACH,
     Choice,
-    Cosine,
     Curve,
     Measured,
     TransferTraining,
@@ -184,7 +184,7 @@ def test_curves_survive_plain_values() -> None:
 
 def test_the_schedule_falls_to_nothing_over_the_whole_training() -> None:
     schedule = TransferTraining(batch_size=10, epochs=3, cosine=True).schedule(105)
-    assert schedule == Cosine(30)
+    assert schedule == CosineSchedule(30, warm_up=0.0)
     assert [schedule(step) for step in (0, 15, 30, 31)] == pytest.approx([1.0, 0.5, 0.0, 0.0])
     assert TransferTraining(epochs=3).schedule(105)(17) == 1.0
-    assert TransferTraining(batch_size=999, cosine=True).schedule(105) == Cosine(1)
+    assert TransferTraining(batch_size=999, cosine=True).schedule(105) == CosineSchedule(1, warm_up=0.0)

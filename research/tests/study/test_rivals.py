@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from evenstep.search.job import Job
-from evenstep.search.recipe import Recipe
+from evenstep.search.recipe import CosineSchedule, Recipe
 from evenstep_research.study.transfer import rivals
 from evenstep_research.study.transfer.families import maker
-from evenstep_research.study.transfer.measure import Cosine, layered
+from evenstep_research.study.transfer.measure import layered
 from research.tests.study.small import FAMILY, SETTING
 
 torch.set_num_threads(1)
@@ -54,7 +54,7 @@ def plain(
         return float(functional.cross_entropy(start(inputs), labels))
 
 
-@pytest.mark.parametrize("schedule", [lambda _: 1.0, Cosine(12)], ids=["constant", "cosine"])
+@pytest.mark.parametrize("schedule", [lambda _: 1.0, CosineSchedule(12, warm_up=0.0)], ids=["constant", "cosine"])
 @pytest.mark.parametrize(
     ("rival", "make"),
     [

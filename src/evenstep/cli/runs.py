@@ -123,14 +123,16 @@ def _rows(store: Store, config: str) -> list[StoreRow]:
 
 
 def _plain(row: StoreRow) -> dict[str, Any]:
+    from evenstep.search.plain_values import finite_or_none
+
     return {
         "config": row.config,
         "lr": row.lr,
         "seed": row.seed,
-        "loss": row.loss if math.isfinite(row.loss) else None,
+        "loss": finite_or_none(row.loss),
         "status": row.status,
         "seconds": row.seconds,
-        "curve": [value if math.isfinite(value) else None for value in row.curve],
+        "curve": [finite_or_none(value) for value in row.curve],
         "provenance": row.provenance,
     }
 

@@ -16,15 +16,16 @@ from torch.nn import functional
 from evenstep.arguments import require_whole
 from evenstep.demo.data import digits, require_digits, text
 from evenstep.demo.networks import KINDS, Kind
-from evenstep.demo.workers import results_of
 from evenstep.errors import InputError
 from evenstep.module import plan as plan_module
 from evenstep.module.threads import threads
 from evenstep.planning import Plan
 from evenstep.search import LocalEngine, auto_plan, search_lr
 from evenstep.search.engines.batching import Batching
+from evenstep.search.engines.workers import answers
 from evenstep.search.fields import Data
 from evenstep.search.job import Job, Trial, made
+from evenstep.search.plain_values import finite_or_none
 
 DEFAULT_RATE = 1e-3  # torch.optim.AdamW's default
 GRID = tuple(DEFAULT_RATE * 2.0**octave for octave in range(-3, 7))
@@ -173,7 +174,8 @@ def measure(
     largest_first = sorted(sizes, key=lambda network: -sizes[network])
     workers = min(2, os.cpu_count() or 1) if workers is None else require_whole("workers", workers)
     known: dict[tuple[Kind, int], tuple[Measured, Plan]] = {}
-    for place, result in results_of(_measured, [(*network, steps, seeds) for network in largest_first], workers):
+    tasks = [(*network, steps, seeds) for network in largest_first]
+    for place, result in answers(_measured, tasks, workers, remedy="run the command again, with fewer workers"):
         known[largest_first[place]] = result
         notify(DemoProgress(len(known), len(sizes), result[0].name))
     in_order = [known[network] for network in sizes]
@@ -247,7 +249,7 @@ def _size(model: nn.Module) -> int:
 
 
 def _rows(losses: Losses) -> list[list[Any]]:
-    return [[rate, [loss if math.isfinite(loss) else None for loss in losses[rate]]] for rate in sorted(losses)]
+    return [[rate, [finite_or_none(loss) for loss in losses[rate]]] for rate in sorted(losses)]
 
 
 def _from_row(row: Mapping[str, Any]) -> Measured:

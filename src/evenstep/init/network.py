@@ -14,7 +14,7 @@ from evenstep.graph.roles import Roles, roles
 from evenstep.graph.simplify import with_gates, with_tables_as_they_are
 from evenstep.init.initialisation import Initialisation
 from evenstep.init.registry import initialisation
-from evenstep.signal import IncomingWeights, Signal, effects, propagate
+from evenstep.signal import IncomingWeights, Signal, propagate
 
 
 class InitialWeights(NamedTuple):
@@ -99,11 +99,6 @@ class Network:
     def signal(self) -> Signal:
         """The signal at every vertex."""
         return self.weights.signal
-
-    @cached_property
-    def effects(self) -> Mapping[int, float]:
-        """How far a step on each weight moves the heads, by edge index."""
-        return effects(self.signal, tuple(dict.fromkeys(head.vertex for head in self.roles.heads)))
 
     @cached_property
     def path_moments(self) -> PathMoments:

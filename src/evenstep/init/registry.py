@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from evenstep.errors import InputError
+from evenstep.arguments import require_choice
 from evenstep.init.conserve import Conserve
 from evenstep.init.degree import Degree
 from evenstep.init.he import He
@@ -22,6 +22,4 @@ def initialisation(init: str | Initialisation) -> Initialisation:
     """
     if isinstance(init, Initialisation):
         return init
-    if not isinstance(init, str) or init not in INITS:
-        raise InputError(f"init is '{init}'; choose one of {', '.join(INITS)}")
-    return INITS[init]
+    return INITS[require_choice("init", init, INITS)]

@@ -32,7 +32,7 @@ def initialize_(model: nn.Module, plan: Plan, *, generator: torch.Generator | No
             if is_sharded(parameter) and planned.std:
                 _draw_sharded_(parameter, planned, generator, padding.get(id(parameter)))
             else:
-                draw_(parameter, planned, generator, padding.get(id(parameter)))
+                draw_(parameter, planned.mean, planned.std, generator, padding.get(id(parameter)))
 
 
 def _draw_sharded_(
@@ -42,29 +42,29 @@ def _draw_sharded_(
     from torch.distributed.tensor import distribute_tensor  # not part of every build of torch
 
     whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-    draw_(whole, planned, generator, padding)
+    draw_(whole, planned.mean, planned.std, generator, padding)
     parameter.copy_(distribute_tensor(whole, parameter.device_mesh, parameter.placements))
 
 
 def draw_(
-    parameter: torch.Tensor, planned: ParameterPlan, generator: torch.Generator | None, padding: int | None = None
+    parameter: torch.Tensor, mean: float, std: float, generator: torch.Generator | None, padding: int | None = None
 ) -> None:
-    """Draw one tensor as planned, except for the padding row."""
-    if planned.std == 0.0:
-        parameter.fill_(planned.mean)
+    """Draw one tensor from N(mean, std^2), except for the padding row."""
+    if std == 0.0:
+        parameter.fill_(mean)
         return
-    _draw_normal_(parameter, planned, generator)
+    _draw_normal_(parameter, mean, std, generator)
     if padding is not None:
         parameter[padding].zero_()
 
 
-def _draw_normal_(parameter: torch.Tensor, planned: ParameterPlan, generator: torch.Generator | None) -> None:
+def _draw_normal_(parameter: torch.Tensor, mean: float, std: float, generator: torch.Generator | None) -> None:
     if generator is None or generator.device.type == parameter.device.type:
-        parameter.normal_(planned.mean, planned.std, generator=generator)
+        parameter.normal_(mean, std, generator=generator)
         return
     # The generator is on another device (usually the CPU), so draw there and then move.
     drawn = torch.empty(parameter.shape, dtype=torch.float32, device=generator.device)
-    parameter.copy_(drawn.normal_(planned.mean, planned.std, generator=generator))
+    parameter.copy_(drawn.normal_(mean, std, generator=generator))
 
 
 def _padding_rows(model: nn.Module) -> dict[int, int]:

@@ -188,7 +188,7 @@ def _parameter(tensor: Tensor, planned: ParameterPlan | None, name: str, seed: i
     def make() -> Tensor:
         drawn = torch.empty_like(tensor, requires_grad=False)
         if drawn.numel() < _MANY_ENTRIES or drawn.device.type != "cpu":
-            draw_(drawn, planned, _generator(name, seed))
+            draw_(drawn, planned.mean, planned.std, _generator(name, seed))
             return drawn
         half_width = math.sqrt(3.0) * planned.std
         return drawn.uniform_(planned.mean - half_width, planned.mean + half_width, generator=_generator(name, seed))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any, NamedTuple, Protocol
 
-from evenstep.arguments import require_number, shown
+from evenstep.arguments import require_choice, require_number, shown
 from evenstep.errors import InputError
 from evenstep.graph import Graph, Parameter, dag_cnn_graph, dag_mlp_graph
 from evenstep.graph.expression_names import is_plain
@@ -288,9 +288,7 @@ def _chosen(rule: str | Rule) -> Rule:
             if not hasattr(rule, field):
                 raise InputError(f"the rule {type(rule).__name__} has no '{field}'; see evenstep.rules.rule.Rule")
         return rule
-    if not isinstance(rule, str) or rule not in RULES:
-        raise InputError(f"rule is '{rule}'; choose one of {', '.join(RULES)}")
-    return RULES[rule]
+    return RULES[require_choice("rule", rule, RULES)]
 
 
 def _require_factors(rule: Rule, factors: object, graph: Graph) -> None:

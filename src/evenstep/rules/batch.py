@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from evenstep.arguments import require_number
 from evenstep.errors import InputError
 from evenstep.graph.fields import require_valid_fields
-from evenstep.rules.rule import Factor, Optimizer, steps_by_rate
+from evenstep.rules.rule import Factor, Optimizer, rule_given, steps_by_rate
 
 
 class BatchRule(Protocol):
@@ -122,10 +122,4 @@ BATCH_RULES: Mapping[str, BatchRule] = {
 
 def batch_rule(given: str | BatchRule) -> BatchRule:
     """Return a batch rule given by its name or as a value."""
-    if not isinstance(given, str | type) and hasattr(given, "factor"):
-        return given
-    if not isinstance(given, str) or given not in BATCH_RULES:
-        raise InputError(
-            f"batch rule is {given!r}; choose one of {', '.join(BATCH_RULES)}, or give a value such as BATCH"
-        )
-    return BATCH_RULES[given]
+    return rule_given("batch rule", given, BATCH_RULES, example="BATCH")

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from evenstep.errors import InputError
 from evenstep.graph.fields import require_valid_fields
-from evenstep.rules.rule import Factor, Optimizer, steps_by_rate
+from evenstep.rules.rule import Factor, Optimizer, rule_given, steps_by_rate
 
 
 class LengthRule(Protocol):
@@ -92,10 +91,4 @@ LENGTH_RULES: Mapping[str, LengthRule] = {rule.name: rule for rule in (LENGTH, L
 
 def length_rule(given: str | LengthRule) -> LengthRule:
     """Return a length rule given by its name or as a value."""
-    if not isinstance(given, str | type) and hasattr(given, "factor"):
-        return given
-    if not isinstance(given, str) or given not in LENGTH_RULES:
-        raise InputError(
-            f"length rule is {given!r}; choose one of {', '.join(LENGTH_RULES)}, or give a value such as LENGTH"
-        )
-    return LENGTH_RULES[given]
+    return rule_given("length rule", given, LENGTH_RULES, example="LENGTH")

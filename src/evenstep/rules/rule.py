@@ -5,12 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, TypeVar, get_args
 
+from evenstep.errors import InputError
 from evenstep.init import Network
 
 Optimizer = Literal["sgd", "momentum", "adam", "muon", "lion"]
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
+
+
+Given = TypeVar("Given")
+
+
+def rule_given(what: str, given: str | Given, rules: Mapping[str, Given], *, example: str) -> Given:
+    """Return a rule that moves rates by its name, or as it is."""
+    if not isinstance(given, str | type) and hasattr(given, "factor"):
+        return given
+    if not isinstance(given, str) or given not in rules:
+        raise InputError(f"{what} is {given!r}; choose one of {', '.join(rules)}, or give a value such as {example}")
+    return rules[given]
 
 
 def steps_by_rate(optimizer: Optimizer) -> bool:

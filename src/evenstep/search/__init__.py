@@ -10,7 +10,6 @@ from evenstep.search.result import LRSearch
 from evenstep.search.searching import search_lr
 from evenstep.search.showing import SearchProgress
 from evenstep.search.store import Store
-from evenstep.search.training import mean_loss, train_
 
 __all__ = [
     "Base",
@@ -25,8 +24,6 @@ __all__ = [
     "base_of",
     "check",
     "cosine_schedule",
-    "mean_loss",
     "refine",
     "search_lr",
-    "train_",
 ]

@@ -1,15 +1,19 @@
-"""CUDA settings for networks side by side: streams, lower precision, and the fastest convolutions."""
+"""CUDA for networks side by side: streams, recorded steps, lower precision, and the fastest convolutions."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Literal
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, TypeVar
 
 import torch
+from torch import Tensor
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 _STREAMS = 8
+_WARM_UP_STEPS = 3
+Answer = TypeVar("Answer")
 
 
 def streams_for(device: torch.device, count: int) -> list[torch.cuda.Stream]:
@@ -35,6 +39,43 @@ def fanned_out(streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
 def on(streams: Sequence[torch.cuda.Stream], place: int) -> contextlib.AbstractContextManager[object]:
     """Work on the stream of a place, or on the current stream if there are no others."""
     return torch.cuda.stream(streams[place % len(streams)]) if streams else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def put_back(state: Callable[[], Sequence[Tensor]]) -> Iterator[None]:
+    """Leave all tensors of a state as they were before, whatever becomes of them inside."""
+    before = [tensor.detach().clone() for tensor in state()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(state(), before, strict=True):
+                tensor.copy_(value)
+
+
+def warm_up(step_: Callable[[], object], device: torch.device) -> None:
+    """Take a step a few times on a side stream, which lets libraries choose their kernels before a recording."""
+    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_UP_STEPS):
+            step_()
+    torch.cuda.current_stream().wait_stream(side)
+
+
+def recorded(step_: Callable[[], Answer]) -> tuple[Callable[[], None], Answer]:
+    """Record a step, and return how to replay it, and what it returns: tensors that every replay fills anew."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        answer = step_()
+    return graph.replay, answer
+
+
+def free_memory(device: torch.device) -> None:
+    """Give a GPU's memory back for others: recorded steps hold it until they are collected, and torch keeps it then."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:

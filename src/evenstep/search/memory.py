@@ -1,11 +1,13 @@
-"""Estimate how many trials fit into memory: on a CPU there is no error to catch, the kernel kills the process."""
+"""Fit work into memory: estimate its size on a CPU, where the kernel kills without an error, and halve it on a shortage."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +17,35 @@ from evenstep.search.job import Job
 from evenstep.search.recipe import Recipe
 
 _SHARE = 0.5  # of the available memory: the estimate leaves out what single operators allocate
+
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+def in_parts(
+    items: Sequence[Item], size: int, work: Callable[[Sequence[Item]], Answer]
+) -> Iterator[tuple[Sequence[Item], Answer]]:
+    """Work on items in parts, smaller ones from where memory runs out, and yield each part with its answer."""
+    while items:
+        part = items[:size]
+        try:
+            answer = work(part)
+        except (RuntimeError, MemoryError) as error:
+            if size == 1 or not _is_shortage(error):
+                raise
+            size = max(min(size, len(part)) // 2, 1)
+        else:
+            yield part, answer
+            items = items[len(part) :]
+            continue
+        gc.collect()  # a recorded step holds its memory until it is collected
+        torch.cuda.empty_cache()
+
+
+def _is_shortage(error: Exception) -> bool:
+    """Say whether an error means that memory ran out; torch's allocator for CPUs has no type of its own for that."""
+    return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def trials_that_fit(job: Job, data: Data, *, processes: int = 1, share: float = _SHARE) -> int:

@@ -112,3 +112,8 @@ def one_of(name: str, value: object, allowed: Collection[str]) -> str:
 def finite_or_none(value: float) -> float | None:
     """Return a number for JSON: None if it is not finite."""
     return value if math.isfinite(value) else None
+
+
+def loss(name: str, value: object) -> float:
+    """Return a finite number, and infinity for None: what `finite_or_none` wrote of a loss."""
+    return math.inf if value is None else finite(name, value)

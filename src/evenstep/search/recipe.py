@@ -25,6 +25,15 @@ def constant_schedule(step: int) -> float:
     return 1.0
 
 
+def half_cosine(way: float) -> float:
+    """Return what is left of a rate that falls along half a cosine, once a share of the way is done.
+
+    >>> [round(half_cosine(way), 2) for way in (0, 0.25, 0.5, 1, 2)]
+    [1.0, 0.85, 0.5, 0.0, 0.0]
+    """
+    return 0.5 * (1 + math.cos(math.pi * min(way, 1.0)))
+
+
 @dataclass(frozen=True)
 class CosineSchedule:
     """Warm up in equal steps to the full rate, then fall to zero along half a cosine.
@@ -46,7 +55,7 @@ class CosineSchedule:
         warm = int(self.warm_up * self.steps)
         if step < warm:
             return (step + 1) / (warm + 1)
-        return 0.5 * (1 + math.cos(math.pi * min((step - warm) / (self.steps - warm), 1.0)))
+        return half_cosine((step - warm) / (self.steps - warm))
 
 
 def cosine_schedule(steps: int, warm_up: float = 0.08) -> CosineSchedule:

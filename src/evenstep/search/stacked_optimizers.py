@@ -57,18 +57,19 @@ class StackedSGD:
         # torch starts the buffer at the first gradient; from zero, momentum * 0 + gradient is the same.
         self.buffers = [torch.zeros_like(p) for p in parameters] if self.momentum else []
 
-    def step_(self, parameters: list[Tensor], gradients: list[Tensor], rates: list[Tensor]) -> None:
-        """Take one step."""
+    def moves(self, parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+        """Take gradients into the momentum, and return what is then subtracted from the parameters, times the rate."""
         if self.decay:
             gradients = list(torch._foreach_add(gradients, parameters, alpha=self.decay))
-        if self.momentum:
-            torch._foreach_mul_(self.buffers, self.momentum)
-            torch._foreach_add_(self.buffers, gradients)
-            if self.nesterov:
-                gradients = list(torch._foreach_add(gradients, self.buffers, alpha=self.momentum))
-            else:
-                gradients = self.buffers
-        torch._foreach_addcmul_(parameters, gradients, rates, -1.0)
+        if not self.momentum:
+            return gradients
+        torch._foreach_mul_(self.buffers, self.momentum)
+        torch._foreach_add_(self.buffers, gradients)
+        return list(torch._foreach_add(gradients, self.buffers, alpha=self.momentum)) if self.nesterov else self.buffers
+
+    def step_(self, parameters: list[Tensor], gradients: list[Tensor], rates: list[Tensor]) -> None:
+        """Take one step."""
+        torch._foreach_addcmul_(parameters, self.moves(parameters, gradients), rates, -1.0)
 
     def state(self) -> list[Tensor]:
         """Return the momentum buffers."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from evenstep.search.cuda import Precision, autocast
+from evenstep.search.cuda import Precision, autocast, put_back, recorded, warm_up
 from evenstep.search.fields import Data
 from evenstep.search.recipe import Recipe
 
@@ -39,25 +39,12 @@ class CapturedReplicaStep:
         device = group.factor.device
         self.index = torch.zeros(min(recipe.batch_size, len(data[0])), dtype=torch.int64, device=device)
         eager = EagerStep(group, data, precision)
-        before = [tensor.clone() for tensor in group.state()]
-        try:
-            self._record(eager, device)
-        finally:  # a group that cannot be recorded continues step by step from its old state
-            for tensor, value in zip(group.state(), before, strict=True):
-                tensor.copy_(value)
-
-    def _record(self, eager: EagerStep, device: torch.device) -> None:
-        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):  # libraries choose their kernels before the recording
-                eager.step_(self.index)
-        torch.cuda.current_stream().wait_stream(side)
-        if eager.group.drew():
-            raise RuntimeError("a recording replays one trial's random numbers for all")
-        self.graph = torch.cuda.CUDAGraph()
-        with eager.group.unseeded(), torch.cuda.graph(self.graph):  # CUDA forbids seeding while it records
-            self.losses = eager.step_(self.index)
+        with put_back(group.state):  # a group that cannot be recorded continues step by step from its old state
+            warm_up(lambda: eager.step_(self.index), device)
+            if group.drew():
+                raise RuntimeError("a recording replays one trial's random numbers for all")
+            with group.unseeded():  # CUDA forbids seeding while it records
+                self.replay_, self.losses = recorded(lambda: eager.step_(self.index))
 
     @classmethod
     def of(cls, group: ReplicaGroup, data: Data, recipe: Recipe, precision: Precision) -> CapturedReplicaStep | None:
@@ -74,5 +61,5 @@ class CapturedReplicaStep:
     def step_(self, index: Tensor) -> Tensor:
         """Replay the step on the examples at `index`."""
         self.index.copy_(index, non_blocking=True)
-        self.graph.replay()
+        self.replay_()
         return self.losses.clone()

@@ -59,9 +59,9 @@ class StoreRow:
                 plain_values.text("config", config),
                 plain_values.positive("lr", lr),
                 seed,
-                math.inf if loss is None else plain_values.finite("loss", loss),
+                plain_values.loss("loss", loss),
                 tuple(
-                    math.inf if value is None else plain_values.finite("a loss of the curve", value)
+                    plain_values.loss("a loss of the curve", value)
                     for value in plain_values.sequence("curve", _parsed("curve", curve))
                 ),
                 plain_values.finite("seconds", seconds),

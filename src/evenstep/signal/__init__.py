@@ -1,6 +1,5 @@
-"""The signal at every vertex at initialisation, walks back from it, and how changes propagate. No torch."""
+"""The signal at every vertex at initialisation, and walks back from it. No torch."""
 
-from evenstep.signal.backward import effects, sensitivities
 from evenstep.signal.comparison import deviations
 from evenstep.signal.forward import IncomingWeights, Signal, Sizing, VertexSignal, propagate
 from evenstep.signal.walks import WalkStatistics, walk_statistics
@@ -12,8 +11,6 @@ __all__ = [
     "VertexSignal",
     "WalkStatistics",
     "deviations",
-    "effects",
     "propagate",
-    "sensitivities",
     "walk_statistics",
 ]

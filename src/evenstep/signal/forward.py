@@ -11,7 +11,7 @@ variance,
 Field f's share of v is E[A_v[f] f v] = A_v[f]^2 variance(f) + A_v[f] mean(f) mean(v). Besides its amplitude every field
 has a number of copies that have met on the way, 1 unless skips bring the same field twice. The output of a norm is one
 new field. The pass also records what each edge adds to the field made at its target: walks back from the output
-(`evenstep.signal.walks`) and the propagation of changes (`evenstep.signal.backward`) need it.
+(`evenstep.signal.walks`) need it.
 """
 
 from __future__ import annotations

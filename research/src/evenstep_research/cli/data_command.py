@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from evenstep.errors import InputError
+from evenstep_research.cli.measuring import AsJson, Quiet
 
 data = typer.Typer(name="data", help="Download, list and check data sets.", no_args_is_help=True)
 
@@ -21,8 +22,8 @@ def fetch(
     version: Annotated[str, typer.Option(help="binary or python.")] = "binary",
     url: Annotated[str | None, typer.Option(help="A mirror's address; the checksum stays the official one.")] = None,
     attempts: Annotated[int, typer.Option(help="How often to try before giving up.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Download an official archive, verify and unpack it; one that was cut off goes on where it was."""
     from rich.console import Console
@@ -82,7 +83,7 @@ def list_data_sets(
 def check(
     folder: Annotated[Path, typer.Argument(help="The folder of a data set.")],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Read every file of a data set and compare checksums; exit code 1 where a file is not as it should be."""
     from evenstep_research.data import check_folder

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evenstep.errors import InputError
-from evenstep_research.cli.measuring import make_folder
+from evenstep_research.cli.measuring import AsJson, Pages, make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,8 +21,8 @@ def external(
     *,
     data: Annotated[Path, typer.Option(help="Folder of the tables: steplaw_dense.csv, fantastic.csv or both.")],
     out: Annotated[Path | None, typer.Option(help="Folder for the record.")] = None,
-    page: Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the tables into.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    page: Pages = None,
+    as_json: AsJson = False,
 ) -> None:
     """Score every rule on tables of trainings that others measured."""
     from evenstep.report.marks import update_page

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evenstep.errors import InputError
-from evenstep_research.cli.measuring import bar, make_folder, require_counts, require_data, resources_of
+from evenstep_research.cli.measuring import (
+    AsJson,
+    Device,
+    Pages,
+    Precision,
+    Quiet,
+    Workers,
+    bar,
+    make_folder,
+    require_counts,
+    require_data,
+    resources_of,
+)
 from evenstep_research.study.figures.catalogue import DATA_TITLES, FIGURES, PaperFigure
 
 if TYPE_CHECKING:
@@ -34,16 +46,14 @@ def command_for(figure: PaperFigure) -> Callable[..., None]:
             str, typer.Option(help="layers: times each layer's width factor; one: the same for all.")
         ] = "layers",
         seeds: Annotated[int | None, typer.Option(help="Seeds for each learning rate, else the scale's own.")] = None,
-        workers: Annotated[
-            int | None, typer.Option(help="Processes; if not given, one a core on a CPU, one on a GPU.")
-        ] = None,
-        device: Annotated[str | None, typer.Option(help="cpu or cuda, else a GPU if there is one.")] = None,
-        precision: Annotated[str, typer.Option(help="float32, tf32 or bfloat16, on a GPU.")] = "float32",
+        workers: Workers = None,
+        device: Device = None,
+        precision: Precision = "float32",
         out: Annotated[
             Path | None, typer.Option(help="Folder for record, picture and table; a run that stopped goes on from it.")
         ] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-        quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+        as_json: AsJson = False,
+        quiet: Quiet = False,
     ) -> None:
         from evenstep_research.study.figures.networks import family, scale_named
 
@@ -75,8 +85,8 @@ def command_for(figure: PaperFigure) -> Callable[..., None]:
 def list_figures(
     *,
     results: Annotated[Path, typer.Option(help="Folder of recorded runs, one folder a study.")] = Path("results"),
-    page: Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the table into.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    page: Pages = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the paper's figures with the correlations the paper prints and those recorded here, on the same data."""
     records = recorded_figures(results)

@@ -7,8 +7,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
+import typer
+
+from evenstep.arguments import require_choice
 from evenstep.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,6 +34,12 @@ class BarProgress(Protocol):
         """What has just happened."""
 
 
+Device = Annotated[str | None, typer.Option(help="cpu or cuda, else a GPU if there is one.")]
+Precision = Annotated[str, typer.Option(help="float32, tf32 or bfloat16, on a GPU.")]
+Workers = Annotated[int | None, typer.Option(help="Processes; if not given, one a core on a CPU, one on a GPU.")]
+Pages = Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the tables into.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 PRECISIONS = ("float32", "tf32", "bfloat16")
 
 
@@ -47,8 +56,7 @@ def resources_of(
     """Return where a study runs; `source` names the data set in the folder, `digits` where there is none."""
     from evenstep_research.study.transfer.benchmark import BenchmarkResources
 
-    if precision not in PRECISIONS:
-        raise InputError(f"--precision is '{precision}'; choose one of {', '.join(PRECISIONS)}")
+    require_choice("--precision", precision, PRECISIONS)
     kind = device_of(device).split(":")[0]
     if precision != "float32" and kind == "cpu":
         raise InputError(f"--precision is '{precision}', which is for a GPU; leave it out on a CPU")

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evenstep.errors import InputError
-from evenstep_research.cli.measuring import bar, make_folder
+from evenstep_research.cli.measuring import AsJson, Device, Pages, bar, make_folder
 
 if TYPE_CHECKING:
     from evenstep_research.study.nas.compare import Comparison
 
 nas = typer.Typer(name="nas", help="Train NAS-Bench-201 fairly, and compare.", no_args_is_help=True)
-_JSON = typer.Option("--json", help="Print one JSON object.")
 
 
 @nas.command()
@@ -31,7 +30,7 @@ def sample(
     data_set: Annotated[str, typer.Option(help="cifar10, cifar100 or imagenet16_120.")] = "cifar10",
     epochs: Annotated[int, typer.Option(help="12 or 200.")] = 12,
     of: Annotated[str | None, typer.Option(help="File of cells to draw from, - for standard input; else all.")] = None,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print cells spread over the table's range of accuracy, one a line."""
     from evenstep_research.study.nas.options import read_codes, text_of
@@ -71,11 +70,11 @@ def train(
     tune_epochs: Annotated[int | None, typer.Option(help="Epochs of the search on the base cell, at most.")] = None,
     tune_seeds: Annotated[int, typer.Option(help="Seeds for each rate of that search.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder of the ledger; a run that stopped goes on from it.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda, else a GPU if there is one.")] = None,
+    device: Device = None,
     precision: Annotated[str | None, typer.Option(help="float32, tf32 or bfloat16, on a GPU.")] = None,
     together: Annotated[int | None, typer.Option(help="Runs side by side; if not given, 8 on a GPU.")] = None,
     engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train cells with the benchmark's recipe, each protocol at its own rates and initialisation."""
     from evenstep_research.study.nas.options import run, sweep_options, text_of
@@ -125,8 +124,8 @@ def compare(
     *,
     table: Annotated[str | None, typer.Option(help="The published table, to compare with it too.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for record and pictures, else that of the ledgers.")] = None,
-    page: Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the tables into.")] = None,
-    as_json: Annotated[bool, _JSON] = False,
+    page: Pages = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare protocols: accuracy, gains, rankings and gaps, with each other and with the published table."""
     from evenstep.report.marks import update_page
@@ -158,7 +157,7 @@ def table(
     *,
     out: Annotated[Path | None, typer.Option(help="Folder for the record.")] = None,
     page: Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the tables into.")] = None,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what the whole table holds without training: how far its seeds agree, and what searches find in it."""
     from evenstep.report.marks import update_page

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evenstep.errors import InputError
-from evenstep_research.cli.measuring import bar, device_of, make_folder, require_counts
+from evenstep_research.cli.measuring import AsJson, Device, Pages, Quiet, bar, device_of, make_folder, require_counts
 
 if TYPE_CHECKING:
     from evenstep_research.study.real.benchmark import RealResources, RealResult
@@ -33,17 +33,17 @@ def real(
     steps: Annotated[str | None, typer.Option(help="Only rows of so many steps, joined by commas: 300.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds for each number, else the scale's own.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; if not given, 1 on a CPU, 14 on a GPU.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda, else a GPU if there is one.")] = None,
+    device: Device = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for record, table and picture; a run that stopped goes on from it.")
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Stop after so many minutes, and write what is complete.")
     ] = None,
-    page: Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the tables into.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    page: Pages = None,
+    as_json: AsJson = False,
     as_list: Annotated[bool, typer.Option("--list", help="List the rows of the scale and stop.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure what plans are worth against one tuned rate, on networks that people train."""
     from evenstep.report.marks import update_page

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evenstep.errors import InputError
-from evenstep_research.cli.measuring import bar, make_folder, require_counts, require_data, resources_of
+from evenstep_research.cli.measuring import (
+    AsJson,
+    Device,
+    Pages,
+    Precision,
+    Quiet,
+    Workers,
+    bar,
+    make_folder,
+    require_counts,
+    require_data,
+    resources_of,
+)
 
 if TYPE_CHECKING:
     from evenstep.report.marks import Marks
@@ -33,21 +45,19 @@ def transfer(
     ] = None,
     epochs: Annotated[int, typer.Option(help="Epochs to train for; more than one decay along a cosine.")] = 1,
     seeds: Annotated[int | None, typer.Option(help="Seeds for each learning rate, else the scale's own.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes; if not given, one a core on a CPU, one on a GPU.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda, else a GPU if there is one.")] = None,
-    precision: Annotated[str, typer.Option(help="float32, tf32 or bfloat16, on a GPU.")] = "float32",
+    workers: Workers = None,
+    device: Device = None,
+    precision: Precision = "float32",
     out: Annotated[
         Path | None, typer.Option(help="Folder for record, pictures and table; a run that stopped goes on from it.")
     ] = None,
     update: Annotated[
         bool, typer.Option("--update", help="Keep what the record in --out has of families that are not run.")
     ] = False,
-    page: Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the tables into.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    page: Pages = None,
+    as_json: AsJson = False,
     as_list: Annotated[bool, typer.Option("--list", help="List the families of the scale and stop.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure how well learning rates transfer from a base alone, for families of architectures."""
     from evenstep.report.marks import update_page

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from evenstep.arguments import LARGEST, shown
+from evenstep.arguments import LARGEST, require_choice, shown
 from evenstep.errors import InputError
 from evenstep.graph.codes import parse_dag_code
 
@@ -27,12 +27,6 @@ def require_positive(name: str, value: int) -> int:
     # bool is an int in Python; `width=True` is a slip, not a width of one.
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
         raise InputError(f"{name} is {shown(value)}; give an integer of at least 1")
-    return value
-
-
-def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in choices:
-        raise InputError(f"{name} is {value!r}; choose one of {', '.join(choices)}")
     return value
 
 
@@ -52,9 +46,9 @@ class _Dag(nn.Module):
         activation: str,
     ) -> None:
         super().__init__()
-        _require_choice("order", order, ORDERS)
-        _require_choice("norm", norm, NORMS)
-        _require_choice("activation", activation, tuple(ACTIVATIONS))
+        require_choice("order", order, ORDERS)
+        require_choice("norm", norm, NORMS)
+        require_choice("activation", activation, tuple(ACTIVATIONS))
         if order == "post" and norm != "none":
             raise InputError(f"norm is {norm!r} with order 'post'; norms need order 'pre', or pass norm='none'")
         wiring = parse_dag_code(code).live()

@@ -23,6 +23,23 @@ except ImportError:  # Windows, where one process at a time has to do
 Parsed = TypeVar("Parsed")
 
 
+class Lines:
+    """The lines of a ledger in a file; without a file there are none, and what is added is not kept."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    def read(self, parse: Callable[[Any], Parsed]) -> Iterator[Parsed]:
+        """Yield what `parse` makes of every line; a file that is not there yet has none."""
+        if self.path is not None and self.path.exists():
+            yield from read(self.path, parse)
+
+    def append(self, values: Mapping[str, Any]) -> None:
+        """Add a line, whole or not at all."""
+        if self.path is not None:
+            append(self.path, values)
+
+
 def read(path: Path, parse: Callable[[Any], Parsed]) -> Iterator[Parsed]:
     """Yield what `parse` makes of every line, but for a last one that was cut off."""
     try:

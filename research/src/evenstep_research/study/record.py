@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,22 @@ def write_record(path: Path, *, config: dict[str, Any], results: dict[str, Any])
     write(path, as_record(config=config, results=results))
 
 
-def finite(value: float) -> float | None:
-    """Return a number for JSON, which has none that is not finite: None stands for it."""
-    return value if math.isfinite(value) else None
+@dataclass(frozen=True, order=True, slots=True)
+class Origin:
+    """Where a measurement was made; an empty text stands for what is not known."""
+
+    device: str
+    torch: str
+    commit: str
+    precision: str
+
+    @classmethod
+    def of(cls, provenance: dict[str, Any]) -> Origin:
+        """Return the origin that a provenance tells."""
+        known = (
+            provenance.get("device"),
+            provenance.get("versions", {}).get("torch"),
+            provenance.get("commit"),
+            provenance.get("precision"),
+        )
+        return cls(*(value or "" for value in known))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evenstep.errors import InputError
-from evenstep.graph.cells import all_cells, neighbours
+from evenstep_research.spaces.cells import all_cells, neighbours
 from evenstep_research.study.nas.algorithms import (
     ALGORITHMS,
     Search,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from evenstep.errors import InputError
-from evenstep.graph.cells import is_live
+from evenstep_research.spaces.cells import is_live
 from evenstep_research.study.nas.analysis import (
     GAPS_LIMIT,
     INTERVAL_LIMIT,

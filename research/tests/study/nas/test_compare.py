@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from evenstep.errors import InputError
-from evenstep.graph.cells import cell_string, parameter_count
 from evenstep_research.report.nas import COLOURS, draw_comparison, markdown
+from evenstep_research.spaces.cells import cell_string, parameter_count
 from evenstep_research.study.nas.captured import TrainingResult
 from evenstep_research.study.nas.compare import compare, entries_in
 from evenstep_research.study.nas.ledger import LedgerRow, SweepSetting

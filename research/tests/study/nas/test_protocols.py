@@ -15,7 +15,7 @@ from torch import nn
 import evenstep as es
 from evenstep.errors import EvenstepError, InputError, PlanError
 from evenstep.graph import nasbench201_graph
-from evenstep.graph.cells import all_cells, cell_string, is_live, parameter_count
+from evenstep_research.spaces.cells import all_cells, cell_string, is_live, parameter_count
 from evenstep_research.study.nas import muparam
 from evenstep_research.study.nas.muparam import MupProtocol
 from evenstep_research.study.nas.options import PROTOCOLS

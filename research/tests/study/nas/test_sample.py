@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from evenstep.errors import InputError
-from evenstep.graph.cells import all_cells, canonical_cell, is_live
+from evenstep_research.spaces.cells import all_cells, canonical_cell, is_live
 from evenstep_research.study.nas.sample import sample_of_table, spread_sample
 from evenstep_research.study.nas.table import NasBench201Table
 from research.tests.study.nas.real import needs_table, real_table

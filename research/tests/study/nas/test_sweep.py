@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from evenstep.errors import InputError, SearchError, StoreError
-from evenstep.graph.cells import parameter_count
 from evenstep.search.grid import rate_at
+from evenstep_research.spaces.cells import parameter_count
 from evenstep_research.study.nas import __main__, sweep
 from evenstep_research.study.nas.captured import TrainingResult
 from evenstep_research.study.nas.ledger import LedgerRow, Run, RunLedger, SweepSetting, key_of, read

@@ -16,8 +16,8 @@ import torch
 from pyarrow import parquet
 
 from evenstep.errors import InputError
-from evenstep.graph.cells import CLASS_COUNT, all_cells, canonical_cell, cell_string, is_live, parameter_count
 from evenstep_research.spaces import NasBench201
+from evenstep_research.spaces.cells import CLASS_COUNT, all_cells, canonical_cell, cell_string, is_live, parameter_count
 from evenstep_research.study.nas.table import CLASSES, DATASETS, Column, NasBench201Table
 from research.tests.study.nas.real import FOLDER, needs_table, real_table
 

@@ -10,9 +10,9 @@ import pytest
 from scipy.stats import kendalltau
 
 from evenstep.errors import InputError
-from evenstep.graph.cells import all_cells, cell_string, is_live
 from evenstep.report.marks import filled
 from evenstep_research.report.nas_table import MARKS, searches, seeds
+from evenstep_research.spaces.cells import all_cells, cell_string, is_live
 from evenstep_research.study.nas.algorithms import regularised_evolution
 from evenstep_research.study.nas.table import NasBench201Table
 from evenstep_research.study.nas.whole import BUDGETS, searches_stand, seeds_agree

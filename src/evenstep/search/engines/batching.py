@@ -14,7 +14,7 @@ from evenstep.module.threads import threads
 from evenstep.search.cuda import Precision
 from evenstep.search.fields import Data, each
 from evenstep.search.job import Job, Trial
-from evenstep.search.memory import trials_that_fit
+from evenstep.search.memory import in_parts, trials_that_fit
 from evenstep.search.randomness import own_randomness
 from evenstep.search.replicas import (
     ReplicaGroup,
@@ -62,25 +62,13 @@ def train_in(
     batching: Batching, job: Job, data: Data, trials: Sequence[Trial], device: torch.device, precision: Precision
 ) -> Iterator[TrialResult]:
     """Run trials chunk by chunk, with smaller chunks if memory runs out."""
-    left, size = list(trials), batching.chunk
-    while left:
-        part = left[:size]
-        try:
-            with threads(batching.threads, device):
-                results = list(train(replica_group(batching, job, part, device), data, job.recipe, precision=precision))
-        except (RuntimeError, MemoryError) as error:
-            if size == 1 or not _is_shortage(error):
-                raise
-            size = max(min(size, len(part)) // 2, 1)
-            torch.cuda.empty_cache()
-            continue
+
+    def trained(part: Sequence[Trial]) -> list[TrialResult]:
+        with threads(batching.threads, device):
+            return list(train(replica_group(batching, job, part, device), data, job.recipe, precision=precision))
+
+    for _, results in in_parts(trials, batching.chunk, trained):
         yield from results
-        left = left[len(part) :]
-
-
-def _is_shortage(error: Exception) -> bool:
-    """Say whether an error means that memory ran out; torch's CPU allocator has no error type for that."""
-    return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def fitted(batching: Batching, job: Job, data: Data, *, processes: int) -> Batching:

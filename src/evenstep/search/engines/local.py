@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import multiprocessing
 import os
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any
 
 import torch
-import torch.multiprocessing  # makes pickle pass tensors as shared memory
 from torch import Tensor
 
-from evenstep.errors import SearchError, SearchWarning, warn
+from evenstep.errors import SearchWarning, warn
 from evenstep.module.threads import threads
 from evenstep.search.copying import NotAsSentError
 from evenstep.search.cuda import Precision
 from evenstep.search.engines.batching import Batching, best_threads, chosen_batching, fitted, placed, train_in
-from evenstep.search.engines.main_script import refers_to_main, why_not_again, without_main
+from evenstep.search.engines.main_script import refers_to_main, why_not_again
+from evenstep.search.engines.workers import answers
 from evenstep.search.fields import Data, each
 from evenstep.search.job import Job, Trial
 from evenstep.search.replicas import TrialResult, step_count
@@ -127,23 +123,13 @@ def _pickled(job: Job) -> bytes | None:
         return None
 
 
-def _serve(pipe: Connection, pickled: bytes, data: Data) -> None:
-    """Train chunks that come through a pipe, in a worker process, until the pipe closes.
+def _train_chunk(pickled: bytes, data: Data, batching: Batching, trials: list[Trial]) -> list[TrialResult]:
+    """Train a chunk, in a worker.
 
     The job comes as bytes, not as tensors in shared memory, which would be freed with the sender's copy before they are
     read.
     """
-    torch.set_num_threads(1)
-    with contextlib.suppress(EOFError, KeyboardInterrupt):
-        while True:
-            batching, trials = pipe.recv()
-            try:
-                job = _unpickled(pickled)
-                pipe.send(list(train_in(batching, job, data, trials, torch.device("cpu"), "float32")))
-            except SearchError as error:
-                pipe.send(error)
-            except Exception as error:
-                pipe.send(SearchError(f"a worker failed with {type(error).__name__}: {error}; train {_ALONE}"))
+    return list(train_in(batching, _unpickled(pickled), data, trials, torch.device("cpu"), "float32"))
 
 
 @functools.lru_cache(maxsize=1)
@@ -160,78 +146,24 @@ def _unpickled(pickled: bytes) -> Job:
     return job
 
 
-@dataclass
-class _Worker:
-    """A worker process, the pipe to it, and the chunk that it trains."""
-
-    process: BaseProcess
-    pipe: Connection
-    chunk: list[Trial]
-
-    @classmethod
-    def started(cls, pickled: bytes, data: Data) -> _Worker:
-        """Start a worker, which runs the main script again only if the job needs it."""
-        methods = multiprocessing.get_all_start_methods()
-        context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-        if context.get_start_method() == "forkserver":
-            context.set_forkserver_preload(["evenstep.search.engines.local"])
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, pickled, data), daemon=True)
-        with contextlib.nullcontext() if refers_to_main(pickled) else without_main():
-            process.start()
-        theirs.close()  # so that waiting ends when the worker, then its only holder, dies
-        return cls(process, ours, [])
-
-    def give(self, batching: Batching, chunk: list[Trial]) -> None:
-        self.chunk = chunk
-        with contextlib.suppress(OSError):  # a dead worker is noticed when it is waited for
-            self.pipe.send((batching, chunk))
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
-
-
 def _in_workers(
     batching: Batching, job: Job, data: Data, trials: Sequence[Trial], workers: int
 ) -> Iterator[TrialResult]:
     """Hand chunks to worker processes; a lost worker's chunk goes to a new one."""
     shared, pickled = (each(data[0], _shared), each(data[1], _shared)), pickle.dumps(job)
     size = batching.chunk
-    waiting = [list(trials[start : start + size]) for start in range(0, len(trials), size)][::-1]
-    busy: list[_Worker] = []
-    losses = 0
-    try:
-        while waiting or busy:
-            while waiting and len(busy) < workers:
-                busy.append(_Worker.started(pickled, shared))
-                busy[-1].give(batching, waiting.pop())
-            for ready in wait([worker.pipe for worker in busy]):
-                worker = next(worker for worker in busy if worker.pipe is ready)
-                try:
-                    answer = worker.pipe.recv()
-                except (EOFError, OSError):
-                    losses += 1
-                    if losses > _TRIES * workers:
-                        raise SearchError(
-                            f"workers died {losses} times; train with fewer workers, or {_ALONE}"
-                        ) from None
-                    waiting.append(worker.chunk)
-                    busy.remove(worker)
-                    worker.stop()
-                    continue
-                if isinstance(answer, SearchError):
-                    raise answer
-                yield from answer
-                if waiting:
-                    worker.give(batching, waiting.pop())
-                else:
-                    busy.remove(worker)
-                    worker.stop()
-    finally:
-        for worker in busy:
-            worker.stop()
+    chunks = [(batching, list(trials[start : start + size])) for start in range(0, len(trials), size)]
+    trained = answers(
+        functools.partial(_train_chunk, pickled, shared),
+        chunks,
+        workers,
+        remedy=f"train with fewer workers, or {_ALONE}",
+        losses=_TRIES * workers,
+        needs_main=refers_to_main(pickled),
+    )
+    with contextlib.closing(trained):  # so that workers end at once where a search is given up
+        for _, results in trained:
+            yield from results
 
 
 def _shared(tensor: Tensor) -> Tensor:

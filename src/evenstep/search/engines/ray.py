@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
-from evenstep.errors import SearchError
 from evenstep.module.threads import threads
 from evenstep.search.engines.batching import Batching, chosen_batching, placed, train_in
 from evenstep.search.engines.ray_cluster import RayCluster
@@ -44,30 +42,12 @@ class RayEngine:
         """Run the trials and yield each chunk's results when it is done."""
         ray = self._cluster.join()
         batching = batching or self.choose(job, data, trials)
-        work = ray.remote(num_cpus=1, max_retries=self.retries)(_work)
         shared = ray.put(job), ray.put(placed(data, torch.device("cpu")))
         size = batching.chunk
-        waiting = [
-            work.remote(*shared, batching, list(trials[start : start + size])) for start in range(0, len(trials), size)
-        ]
-        while waiting:
-            done, waiting = ray.wait(waiting)
-            for reference in done:
-                yield from self._results(ray, reference)
-
-    def _results(self, ray: Any, reference: Any) -> list[TrialResult]:
-        """Return a task's results; an error that the user's code raised in it is raised here unchanged."""
-        try:
-            answer: list[TrialResult] = ray.get(reference)
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause if isinstance(error.cause, Exception) else error from None
-        except ray.exceptions.RayError as error:
-            reason = " ".join(str(error).split())[:200]
-            raise SearchError(
-                f"a worker was lost {self.retries + 1} times ({type(error).__name__}: {reason}); train with smaller "
-                "chunks or the engine 'local'"
-            ) from error
-        return answer
+        tasks = [(*shared, batching, list(trials[start : start + size])) for start in range(0, len(trials), size)]
+        remedy = "train with smaller chunks or the engine 'local'"
+        for _, results in self._cluster.answers(_work, tasks, retries=self.retries, remedy=remedy, num_cpus=1):
+            yield from results
 
     def close(self) -> None:
         """Leave the cluster, and stop it if it was started here."""

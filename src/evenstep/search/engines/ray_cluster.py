@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from evenstep.errors import InputError
+from evenstep.errors import InputError, SearchError
 
 _LOOPBACK = "127.0.0.1"
 # On Linux, Ray replaces a loopback address by the machine's unless it knows that there are no other machines.
@@ -54,6 +55,31 @@ class RayCluster:
                 ) from error
             raise
         return ray
+
+    def answers(
+        self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], *, retries: int, remedy: str, **needs: int
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the place of every task and what the function returns for it, in the order in which they end.
+
+        A task whose worker dies is tried again up to `retries` times. `needs` says what each takes, such as `num_cpus`.
+        What the function raises is raised as it was there.
+        """
+        ray = self.join()
+        work = ray.remote(max_retries=retries, **needs)(function)
+        waiting = {work.remote(*task): place for place, task in enumerate(tasks)}
+        while waiting:
+            done, _ = ray.wait(list(waiting))
+            for reference in done:
+                try:
+                    answer = ray.get(reference)
+                except ray.exceptions.RayTaskError as error:
+                    raise error.cause if isinstance(error.cause, Exception) else error from None
+                except ray.exceptions.RayError as error:
+                    reason = " ".join(str(error).split())[:200]
+                    raise SearchError(
+                        f"a worker was lost {retries + 1} times ({type(error).__name__}: {reason}); {remedy}"
+                    ) from error
+                yield waiting.pop(reference), answer
 
     def leave(self) -> None:
         """Disconnect, and stop the cluster if it was started here."""

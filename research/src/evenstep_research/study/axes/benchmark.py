@@ -15,7 +15,7 @@ from evenstep_research.study.real.benchmark import RealResources, measure
 from evenstep_research.study.real.runs import RealLedger, Run
 from evenstep_research.study.real.work import Place
 from evenstep_research.study.real.workers import RunWorkers
-from evenstep_research.study.transfer.ledger import Origin
+from evenstep_research.study.record import Origin
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from evenstep.search.plain_values import finite_or_none
 from evenstep_research.study.axes.answers import AxesAnswers, Carried, CellAnswer, LineAnswer, MuonAnswer, Question
 from evenstep_research.study.axes.benchmark import AxesResult
 from evenstep_research.study.axes.powers import powers, summaries
@@ -15,7 +16,6 @@ from evenstep_research.study.axes.targets import targets
 from evenstep_research.study.real.answers import Cell, RunCurve
 from evenstep_research.study.real.networks import RealNetwork
 from evenstep_research.study.real.training import COUNTED, WARM_UP
-from evenstep_research.study.record import finite
 
 TABLE = (
     *("axis", "kind", "optimizer", "value", "rule", "shape", "lr", "loss", "spread", "n", "diverged"),
@@ -79,7 +79,7 @@ def _cell(cell: CellAnswer, network: str, guessing: float) -> dict[str, Any]:
         "value": cell.value,
         "network": network,
         "best": {
-            shape: {"lr": curve.rate, "loss": None if (least := cell.least(shape)) is None else finite(least)}
+            shape: {"lr": curve.rate, "loss": None if (least := cell.least(shape)) is None else finite_or_none(least)}
             for shape, curve in cell.curves.items()
         },
         "curves": {shape: _curve(curve) for shape, curve in cell.curves.items()},
@@ -118,7 +118,8 @@ def _curve(curve: RunCurve) -> list[list[Any]]:
     """Return rates in their order, each with the losses of the seeds that tried it."""
     positions = sorted({position for position, _ in curve.curve.losses})
     return [
-        [curve.start * 2.0**position, [finite(loss) for loss in curve.curve.at(position)]] for position in positions
+        [curve.start * 2.0**position, [finite_or_none(loss) for loss in curve.curve.at(position)]]
+        for position in positions
     ]
 
 

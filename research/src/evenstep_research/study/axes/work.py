@@ -10,9 +10,9 @@ from torch import nn
 
 from evenstep.graph import Graph
 from evenstep.planning import Plan
+from evenstep.search.engines.workers import end_with_parent
 from evenstep_research.study.axes import plans
 from evenstep_research.study.axes.scales import Setup, axes_scale_named
-from evenstep_research.study.processes import end_with_parent
 from evenstep_research.study.real.runs import Run
 from evenstep_research.study.real.training import Batches
 from evenstep_research.study.real.work import Place, optimizer_of, timed_training

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from evenstep.errors import InputError
+from evenstep.arguments import require_choice
 from evenstep_research.study import codes
 from evenstep_research.study.figures.catalogue import PaperFigure
 from evenstep_research.study.transfer.families import Architecture, Family, FamilySetting, random_dags
@@ -63,9 +63,7 @@ SCALES = {
 
 def scale_named(name: str) -> FigureScale:
     """Return a scale by its name."""
-    if name not in SCALES:
-        raise InputError(f"scale is '{name}'; choose one of {', '.join(SCALES)}")
-    return SCALES[name]
+    return SCALES[require_choice("scale", name, SCALES)]
 
 
 def family(figure: PaperFigure, scale: FigureScale, rates: Literal["layers", "one"] = "layers") -> Family:

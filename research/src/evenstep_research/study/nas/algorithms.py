@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from evenstep.errors import InputError
-from evenstep.graph.cells import neighbours
+from evenstep_research.spaces.cells import neighbours
 from evenstep_research.study.nas.analysis import kendall_tau
 
 Accuracies = Mapping[str, float]

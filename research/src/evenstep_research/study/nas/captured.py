@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from evenstep.errors import StoreError
-from evenstep.search.cuda import Precision, cuda_settings
+from evenstep.search.cuda import Precision, cuda_settings, put_back, recorded, warm_up
 from evenstep_research.study.nas.training import Lane, LaneGroup, SweepTraining
 
 _SAVE_SECONDS = 60.0
@@ -37,41 +37,24 @@ class TrainingResult:
         return not all(map(math.isfinite, self.train_losses))
 
 
-class CapturedLaneStep:
-    """A group's step recorded once on CUDA and replayed: nothing is launched twice. Recording changes the group."""
-
-    def __init__(self, group: LaneGroup) -> None:
-        side = torch.cuda.Stream(group.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):  # lets libraries choose their kernels before the recording
-                group.step_index.zero_()
-                group.step_()
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            group.step_()
-
-    def step_(self) -> None:
-        """Replay the step."""
-        self.graph.replay()
-
-
 def stepping_of(group: LaneGroup) -> Callable[[], None]:
     """Return the fastest way to take a group's steps: recorded on CUDA, where it can be, else as it is."""
     if group.device.type != "cuda":
         return group.step_
-    before = [tensor.clone() for tensor in group.state()]
-    step_ = group.step_
+
+    def first_step_() -> None:
+        group.step_index.zero_()
+        group.step_()
+
     try:
-        step_ = CapturedLaneStep(group).step_
+        with put_back(group.state):
+            warm_up(first_step_, group.device)
+            return recorded(group.step_)[0]
     except torch.cuda.OutOfMemoryError:
         raise
     except RuntimeError as error:
         warnings.warn(f"the step cannot be recorded and is taken as it is, which is slower: {error}", stacklevel=2)
-    for tensor, value in zip(group.state(), before, strict=True):
-        tensor.copy_(value)
-    return step_
+    return group.step_
 
 
 def train(

@@ -16,7 +16,6 @@ from evenstep_research.study import jsonl
 from evenstep_research.study.nas.captured import TrainingResult
 from evenstep_research.study.nas.protocols import NetworkShape, TrainingProtocol, Treatment
 from evenstep_research.study.nas.training import SweepTraining
-from evenstep_research.study.record import finite
 
 
 @dataclass(frozen=True)
@@ -62,17 +61,19 @@ class LedgerRow:
         """Return the line as plain values; a loss that is not finite is None."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "outcome"}
         outcome = asdict(self.outcome)
-        outcome["test_loss"] = finite(self.outcome.test_loss)
-        outcome["train_losses"] = [finite(loss) for loss in self.outcome.train_losses]
+        outcome["test_loss"] = plain_values.finite_or_none(self.outcome.test_loss)
+        outcome["train_losses"] = [plain_values.finite_or_none(loss) for loss in self.outcome.train_losses]
         return {**values, "outcome": outcome}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LedgerRow:
         """Read a line."""
         given = plain_values.mapping("outcome", values["outcome"])
-        losses = tuple(_loss(loss) for loss in plain_values.sequence("train_losses", given["train_losses"]))
+        losses = tuple(
+            plain_values.loss("a loss", loss) for loss in plain_values.sequence("train_losses", given["train_losses"])
+        )
         accuracy, seconds = (plain_values.finite(name, given[name]) for name in ("accuracy", "seconds"))
-        outcome = TrainingResult(accuracy, _loss(given["test_loss"]), losses, seconds)
+        outcome = TrainingResult(accuracy, plain_values.loss("test_loss", given["test_loss"]), losses, seconds)
         for name in ("key", "code", "note"):
             plain_values.text(name, values[name])
         for name in ("protocol", "setting", "provenance"):
@@ -87,10 +88,10 @@ class RunLedger:
     """Hold finished runs, in a file of JSON lines or in memory only; a last line that was cut off is dropped."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path = path
+        self.file = jsonl.Lines(path)
         self.entries: dict[tuple[str, str, bool], LedgerRow] = {}
         self.by_key: dict[str, LedgerRow] = {}
-        for entry in read(path) if path is not None and path.exists() else ():
+        for entry in self.file.read(LedgerRow.from_dict):
             self._keep(entry)
 
     def known(self, run: Run, setting: SweepSetting) -> LedgerRow | None:
@@ -125,8 +126,7 @@ class RunLedger:
 
     def _add(self, entry: LedgerRow) -> LedgerRow:
         self._keep(entry)
-        if self.path is not None:
-            jsonl.append(self.path, entry.to_dict())
+        self.file.append(entry.to_dict())
         return entry
 
 
@@ -146,7 +146,3 @@ def key_of(run: Run, setting: SweepSetting) -> str:
 def treatment_of(protocol: TrainingProtocol, code: str, shape: NetworkShape) -> Treatment:
     """Return a protocol's treatment of a cell, made once."""
     return protocol.treatment(code, shape)
-
-
-def _loss(value: float | None) -> float:
-    return float("inf") if value is None else plain_values.finite("a loss", value)

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from evenstep.graph.cells import cell_digits
 from evenstep.module import plan
 from evenstep.search.job import made
 from evenstep_research.spaces import NasBench201
+from evenstep_research.spaces.cells import cell_digits
 from evenstep_research.study.nas.protocols import (
     BENCHMARK_LR,
     RESIDUAL_CELL,

@@ -11,9 +11,10 @@ from typing import Any, get_args
 
 import torch
 
+from evenstep.arguments import require_choice
 from evenstep.errors import EvenstepError, InputError
-from evenstep.graph.cells import cell_digits, is_live
 from evenstep.search.cuda import Precision
+from evenstep_research.spaces.cells import cell_digits, is_live
 from evenstep_research.study.nas.ledger import LedgerRow, Run, RunLedger, SweepSetting
 from evenstep_research.study.nas.muparam import MupProtocol
 from evenstep_research.study.nas.protocols import (
@@ -183,8 +184,7 @@ def _resources(
     if on_gpu and not torch.cuda.is_available():
         raise InputError(f"--device is '{device}', which this machine has not; give cpu")
     precision = precision or ("bfloat16" if on_gpu else "float32")
-    if precision not in get_args(Precision):
-        raise InputError(f"--precision is '{precision}'; choose one of {', '.join(get_args(Precision))}")
+    require_choice("--precision", precision, get_args(Precision))
     if precision != "float32" and not on_gpu:
         raise InputError(f"--precision is '{precision}', which is for a GPU; leave it out on a CPU")
     if engine not in ("local", "ray"):

@@ -24,11 +24,12 @@ from torch import Tensor, nn
 
 from evenstep.errors import InputError, PlanError
 from evenstep.graph import Graph
-from evenstep.graph.cells import cell_digits, cell_edges
 from evenstep.module import plan, trace
+from evenstep.module.apply import draw_
 from evenstep.planning import Plan
 from evenstep.search.job import made
 from evenstep_research.spaces import NasBench201
+from evenstep_research.spaces.cells import cell_digits, cell_edges
 
 RESIDUAL_CELL = "303101"  # '|nor_conv_3x3~0|+|none~0|nor_conv_3x3~1|+|skip_connect~0|none~1|skip_connect~2|'
 SKIPS_CELL = "101001"
@@ -99,10 +100,8 @@ class Treatment:
             for pace, parameter in self.matched(model):
                 if pace.std is None:
                     parameter.mul_(pace.gain)
-                elif pace.std == 0.0:
-                    parameter.fill_(pace.mean)
                 else:
-                    parameter.normal_(pace.mean, pace.std, generator=generator)
+                    draw_(parameter, pace.mean, pace.std, generator)
         return model
 
     def matched(self, model: nn.Module) -> list[tuple[Pace, nn.Parameter]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from evenstep.errors import InputError
-from evenstep.graph.cells import canonical_cell, cell_digits, is_live
+from evenstep_research.spaces.cells import canonical_cell, cell_digits, is_live
 from evenstep_research.study.nas.table import NasBench201Table
 
 

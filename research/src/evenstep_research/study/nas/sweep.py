@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +13,10 @@ from typing import Any, Literal
 import torch
 
 from evenstep.errors import InputError, SearchError
-from evenstep.search.cuda import Precision
+from evenstep.search.cuda import Precision, free_memory
 from evenstep.search.engines.ray_cluster import RayCluster
 from evenstep.search.grid import parabola_minimum, rate_at, wanted
+from evenstep.search.memory import in_parts
 from evenstep_research.data import DATA_SETS, DataSet, digits, load_folder
 from evenstep_research.data.files import missing
 from evenstep_research.study.nas.captured import Checkpoint, TrainingResult, train
@@ -25,6 +25,7 @@ from evenstep_research.study.nas.protocols import BENCHMARK_LR, TrainingProtocol
 from evenstep_research.study.nas.training import Images, Lane
 from evenstep_research.study.progress import Notify, StudyProgress
 
+_RETRIES = 5
 _LOW, _HIGH = -8, 12  # quarter octaves either side of the benchmark's rate
 
 
@@ -109,20 +110,16 @@ def _here(
     groups: Sequence[RunGroup], setting: SweepSetting, resources: SweepResources, checkpoint: Path | None
 ) -> Iterator[tuple[RunGroup, list[TrainingResult]]]:
     """Train groups one after the other; one that memory has no room for is halved."""
-    waiting = list(groups)[::-1]
-    while waiting:
-        group = waiting.pop()
+
+    def trained(group: Sequence[Run]) -> list[TrainingResult]:
         try:
-            yield group, train_group(group, setting, resources, checkpoint)
-        except torch.cuda.OutOfMemoryError:
-            if len(group) == 1:
-                raise
-            half = len(group) // 2
-            waiting += [group[half:], group[:half]]
+            return train_group(tuple(group), setting, resources, checkpoint)
         finally:
-            if resources.kind.startswith("cuda"):  # a recorded step holds its memory until it is collected
-                gc.collect()
-                torch.cuda.empty_cache()
+            free_memory(torch.device(resources.kind))
+
+    for group in groups:
+        for part, results in in_parts(group, len(group), trained):
+            yield tuple(part), results
 
 
 def train_group(
@@ -151,15 +148,12 @@ def _over_ray(
     """Train every group as a task on a Ray cluster, whose machines all have the data's folder."""
     del checkpoint  # a lost task is begun anew on another machine, which has not this one's files
     cluster = RayCluster()
-    ray = cluster.join()
+    needs = {"num_gpus": 1} if resources.kind.startswith("cuda") else {"num_cpus": 1}
+    tasks = [(group, setting, resources) for group in groups]
     try:
-        needs: dict[str, Any] = {"num_gpus": 1} if resources.kind.startswith("cuda") else {"num_cpus": 1}
-        work = ray.remote(max_retries=5, **needs)(train_group)
-        waiting = {work.remote(group, setting, resources): group for group in groups}
-        while waiting:
-            done, _ = ray.wait(list(waiting))
-            for reference in done:
-                yield waiting.pop(reference), ray.get(reference)
+        remedy = "go on with fewer runs side by side, or with the engine 'local'"
+        for place, results in cluster.answers(train_group, tasks, retries=_RETRIES, remedy=remedy, **needs):
+            yield groups[place], results
     finally:
         cluster.leave()
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from evenstep.errors import GraphError, InputError
-from evenstep.graph.cells import cell_digits, parameter_count
+from evenstep_research.spaces.cells import cell_digits, parameter_count
 from evenstep_research.study.statistics import Array
 
 CLASSES: Mapping[str, int] = MappingProxyType({"cifar10": 10, "cifar100": 100, "imagenet16_120": 120})

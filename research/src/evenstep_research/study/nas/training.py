@@ -7,7 +7,6 @@ host (`evenstep_research.study.nas.captured`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,8 @@ from torch.nn import functional
 
 from evenstep.errors import InputError
 from evenstep.search.cuda import Precision, autocast, fanned_out, on, streams_for
+from evenstep.search.recipe import Recipe, half_cosine
+from evenstep.search.stacked_optimizers import StackedSGD
 from evenstep_research.data import Moves, Split, draw_moves
 from evenstep_research.data.augment import padded, taken
 from evenstep_research.study.nas.fused import fused_for
@@ -51,7 +52,7 @@ class SweepTraining:
         >>> [round(SweepTraining(epochs=4).factor(epoch), 3) for epoch in range(4)]
         [1.0, 0.854, 0.5, 0.146]
         """
-        return 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
+        return half_cosine(epoch / self.epochs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,20 +116,17 @@ def draws(count: int, training: SweepTraining, *, seed: int, epoch: int) -> Draw
 
 
 class _ParameterGroup:
-    """Parameters of one rate and one decay, with their momentum."""
+    """Parameters of one rate and one decay, with their optimiser."""
 
     def __init__(self, parameters: Sequence[Tensor], lr: float, decay: float, momentum: float) -> None:
         self.parameters = [p.data for p in parameters]
-        self.buffers = [torch.zeros_like(p) for p in self.parameters]
+        recipe = Recipe("momentum" if momentum else "sgd", momentum=momentum, weight_decay=decay)
+        self.optimizer = StackedSGD(recipe, self.parameters)
         self.lr = torch.tensor(lr, dtype=self.parameters[0].dtype, device=self.parameters[0].device)
-        self.decay, self.momentum = decay, momentum
 
-    def step_(self, gradients: tuple[Tensor, ...], factor: Tensor) -> None:
-        """Take a step as `torch.optim.SGD` does: decay joins the gradient before momentum."""
-        decayed = torch._foreach_add(gradients, self.parameters, alpha=self.decay)
-        torch._foreach_mul_(self.buffers, self.momentum)
-        torch._foreach_add_(self.buffers, decayed)
-        moves = torch._foreach_add(decayed, self.buffers, alpha=self.momentum)
+    def step_(self, gradients: list[Tensor], factor: Tensor) -> None:
+        """Take a step."""
+        moves = self.optimizer.moves(self.parameters, gradients)
         torch._foreach_mul_(moves, self.lr * factor)  # a number on the device: a recorded step can be slowed down
         torch._foreach_sub_(self.parameters, moves)
 
@@ -172,7 +170,7 @@ class Lane:
         network = self.fused if self.fused and precision == "bfloat16" else self.model
         with autocast(precision, inputs.device):
             loss = functional.cross_entropy(network(inputs), self.images.labels.index_select(0, numbers))
-        gradients = torch.autograd.grad(loss, self.leaves)
+        gradients = list(torch.autograd.grad(loss, self.leaves))
         with torch.no_grad():
             done = 0
             for group in self.groups:
@@ -182,7 +180,7 @@ class Lane:
 
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes."""
-        momentum = [buffer for group in self.groups for buffer in group.buffers]
+        momentum = [buffer for group in self.groups for buffer in group.optimizer.state()]
         return [*(p.data for p in self.leaves), *self.model.buffers(), *momentum, self.total]
 
     def evaluate(self, precision: Precision) -> tuple[float, float]:

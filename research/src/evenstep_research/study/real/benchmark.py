@@ -16,7 +16,7 @@ from evenstep_research.study.real.runs import RealLedger, Run
 from evenstep_research.study.real.scales import RealScale, Row
 from evenstep_research.study.real.work import Place
 from evenstep_research.study.real.workers import RunWorkers
-from evenstep_research.study.transfer.ledger import Origin
+from evenstep_research.study.record import Origin
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from evenstep.search import plain_values
 from evenstep_research.study.real.answers import RowAnswer, RunCurve
 from evenstep_research.study.real.benchmark import RealResult
 from evenstep_research.study.real.training import COUNTED, WARM_UP
-from evenstep_research.study.record import finite
 
 COLUMNS = ("tuned", "default", "constant", "mup", "prodigy", "plan", "best_multiple_loss")
 TABLE = (
@@ -95,7 +95,10 @@ def _cell(losses: Sequence[float]) -> dict[str, Any] | None:
 def _curve(curve: RunCurve, start: float) -> list[list[Any]]:
     """Return rates (or multiples) in their order, each with the losses of the seeds that tried it."""
     positions = sorted({position for position, _ in curve.curve.losses})
-    return [[start * 2.0**position, [finite(loss) for loss in curve.curve.at(position)]] for position in positions]
+    return [
+        [start * 2.0**position, [plain_values.finite_or_none(loss) for loss in curve.curve.at(position)]]
+        for position in positions
+    ]
 
 
 def _without_rate(answer: RowAnswer) -> list[str]:

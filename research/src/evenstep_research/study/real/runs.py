@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any
 from evenstep.search import plain_values
 from evenstep.search.provenance import provenance
 from evenstep_research.study import jsonl
-from evenstep_research.study.record import finite
-from evenstep_research.study.transfer.ledger import Origin
+from evenstep_research.study.record import Origin
 
 
 @dataclass(frozen=True)
@@ -50,18 +48,17 @@ class RealLedger:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self.where = path, provenance()
+        self.file, self.where = jsonl.Lines(path), provenance()
         self.losses: dict[Run, float] = {}
         self._origins: dict[Run, Origin] = {}
-        for run, loss, origin in jsonl.read(path, _parsed) if path is not None and path.exists() else ():
+        for run, loss, origin in self.file.read(_parsed):
             self.losses[run], self._origins[run] = loss, origin
 
     def note(self, run: Run, loss: float, seconds: float) -> None:
         """Write a run down at once."""
         self.losses[run], self._origins[run] = loss, Origin.of(self.where)
-        if self.path is not None:
-            line = {**asdict(run), "loss": finite(loss), "seconds": round(seconds, 3), "provenance": self.where}
-            jsonl.append(self.path, line)
+        line = {**asdict(run), "loss": plain_values.finite_or_none(loss), "seconds": round(seconds, 3)}
+        self.file.append(line | {"provenance": self.where})
 
     def origins(self, runs: Iterable[Run]) -> list[Origin]:
         """Return where runs were measured."""
@@ -76,5 +73,5 @@ def _parsed(line: Any) -> tuple[Run, float, Origin]:
     for name in ("steps", "seed"):
         if type(values[name]) is not int:
             raise ValueError(f"{name} is {values[name]!r}, not a whole number")
-    loss = math.inf if line["loss"] is None else plain_values.finite("loss", line["loss"])
+    loss = plain_values.loss("loss", line["loss"])
     return Run(**values), loss, Origin.of(line["provenance"])

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import Literal, get_args
 
+from evenstep.arguments import require_choice
 from evenstep.errors import InputError
 from evenstep_research.study.real import compact
 from evenstep_research.study.real.networks import PACKAGE_ERRORS, Data, RealNetwork, bases, development_set
@@ -97,9 +98,7 @@ REAL_SCALES: Mapping[str, RealScale] = {scale.name: scale for scale in (SMOKE, C
 
 def real_scale_named(name: str) -> RealScale:
     """Return a scale by its name."""
-    if name not in REAL_SCALES:
-        raise InputError(f"scale is '{name}'; choose one of {', '.join(REAL_SCALES)}")
-    return REAL_SCALES[name]
+    return REAL_SCALES[require_choice("scale", name, REAL_SCALES)]
 
 
 def rows_at(

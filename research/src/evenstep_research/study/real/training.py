@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from evenstep.search.cuda import put_back, recorded, warm_up
+from evenstep.search.recipe import half_cosine
 from evenstep_research.study.real.networks import LENGTH, Data
 
 WARM_UP, COUNTED = 0.08, 1 / 8
@@ -49,7 +51,7 @@ def schedule(step: int, steps: int) -> float:
     warm = max(1, round(WARM_UP * steps))
     if step < warm:
         return (step + 1) / warm
-    return 0.5 * (1 + math.cos(math.pi * (step + 1 - warm) / (steps - warm)))
+    return half_cosine((step + 1 - warm) / (steps - warm))
 
 
 def train(model: nn.Module, optimizer: Any, batches: Batches, *, steps: int, seed: int) -> float:
@@ -123,7 +125,6 @@ def _recorded(training: _Training) -> Callable[[], None]:
     faster, and a recorded Llama computed what is not a number: they take plain steps.
     """
     model, optimizer = training.model, training.optimizer
-    before = {name: value.clone() for name, value in model.state_dict().items()}
     base = torch.tensor(training.rates, device=training.inputs.device)
     now = base.clone()
     for group, rate in zip(optimizer.param_groups, now, strict=True):
@@ -134,18 +135,11 @@ def _recorded(training: _Training) -> Callable[[], None]:
         torch.mul(base, training.factor, out=now)
         training.step_()
 
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):  # lets libraries choose their kernels before the recording
-            step_()
-    torch.cuda.current_stream().wait_stream(side)
-    recording = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(recording):
-        step_()
-    model.load_state_dict(before)
+    with put_back(lambda: list(model.state_dict().values())):
+        warm_up(step_, training.inputs.device)
+        replay_, _ = recorded(step_)
     for state in optimizer.state.values():
         for value in state.values():
             if isinstance(value, Tensor):
                 value.zero_()
-    return recording.replay
+    return replay_

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from torch import nn
 from evenstep.graph import Graph
 from evenstep.module.apply import initialize_
 from evenstep.planning import Plan
-from evenstep_research.study.processes import end_with_parent
+from evenstep.search.cuda import free_memory
+from evenstep.search.engines.workers import end_with_parent
 from evenstep_research.study.real import plans
 from evenstep_research.study.real.networks import Data, RealNetwork
 from evenstep_research.study.real.runs import Run
@@ -81,10 +81,8 @@ def timed_training(
             loss = train(model, optimizer, batches, steps=run.steps, seed=run.seed)
         return loss, time.perf_counter() - begun
     finally:
-        if device.type == "cuda":  # other processes share the device
-            model = optimizer = None  # type: ignore[assignment]
-            gc.collect()
-            torch.cuda.empty_cache()
+        model = optimizer = None  # type: ignore[assignment]
+        free_memory(device)  # other processes share the device
 
 
 def optimizer_of(model: nn.Module, run: Run, plan: Plan | None, *, fused: bool) -> torch.optim.Optimizer:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -14,7 +16,6 @@ import torch
 
 from evenstep.errors import EvenstepError, SearchError
 from evenstep.graph import Graph
-from evenstep_research.study.processes import interrupts_held
 from evenstep_research.study.real import work
 from evenstep_research.study.real.runs import Run
 from evenstep_research.study.real.work import Place
@@ -75,7 +76,7 @@ class RunWorkers:
         if self.pool is None:
             return [self.work.traced(name) for name in names]
         try:
-            with interrupts_held():
+            with _interrupts_held():
                 futures = [self.pool.submit(self.work.traced, name) for name in names]
             return [future.result() for future in futures]
         except BrokenProcessPool:
@@ -86,7 +87,7 @@ class RunWorkers:
         future: Future[tuple[float, float]] = Future()
         if self.pool is not None:
             try:
-                with interrupts_held():
+                with _interrupts_held():
                     future = self.pool.submit(self.work.trained, run, details)
             except BrokenProcessPool:
                 raise _died() from None
@@ -106,6 +107,19 @@ class RunWorkers:
             return self.work.trained(run, details)
         except Exception as error:
             raise _named(run, error) from error
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Start processes that an interrupt from the keyboard does not reach: this one hears it, later, and ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _result(run: Run, future: Future[tuple[float, float]]) -> Done:

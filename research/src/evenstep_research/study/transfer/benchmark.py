@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import gc
 import math
-import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from evenstep.errors import InputError, SearchError
-from evenstep.search import LocalEngine
-from evenstep.search.cuda import Precision
+from evenstep.errors import InputError
+from evenstep.search import LocalEngine, plain_values
+from evenstep.search.cuda import Precision, free_memory
 from evenstep.search.engines.batching import Batching
+from evenstep.search.engines.workers import answers
 from evenstep.search.fields import Data
 from evenstep.search.job import Job, Trial
 from evenstep.search.replicas import TrialResult
 from evenstep_research.data import Split, cifar10, digits, image_folder, imagenet
 from evenstep_research.study import statistics
-from evenstep_research.study.processes import end_with_parent, interrupts_held
 from evenstep_research.study.progress import Notify, StudyProgress
-from evenstep_research.study.record import finite
+from evenstep_research.study.record import Origin
 from evenstep_research.study.transfer.families import Architecture, Family, FamilySetting
-from evenstep_research.study.transfer.ledger import MeasurementLedger, Origin
+from evenstep_research.study.transfer.ledger import MeasurementLedger
 from evenstep_research.study.transfer.measure import (
     DIVERGED,
     METHODS,
@@ -194,12 +191,16 @@ class FamilyResult:
         rows = []
         for measured in self.measured:
             row: dict[str, Any] = {"family": self.family.name, **asdict(measured.architecture)}
-            row |= {"status": measured.status, "true_lr": measured.true_lr, "best_loss": finite(measured.best_loss)}
+            row |= {
+                "status": measured.status,
+                "true_lr": measured.true_lr,
+                "best_loss": plain_values.finite_or_none(measured.best_loss),
+            }
             tried: dict[str, Choice | Attempt] = (
                 {**measured.choices, **measured.attempts} if measured.true_lr is not None else {}
             )
             for name, choice in tried.items():
-                row |= {f"{name} lr": choice.lr, f"{name} loss": finite(choice.loss)}
+                row |= {f"{name} lr": choice.lr, f"{name} loss": plain_values.finite_or_none(choice.loss)}
             rows.append(row)
         return rows
 
@@ -219,85 +220,48 @@ def run(
     measured_bases: dict[FamilySetting, Measured] = {}
     finished, total = 0, len(bases) + sum(len(family.architectures) for family in families)
     notify(StudyProgress(0, total, "searching the bases"))
-    with _Workers(resources) as workers:
-        for task, measured in workers.measured(bases.values()):
-            measured_bases[task.setting] = measured
-            ledger.note(task.setting, measured, task.training)
-            finished += 1
-            rate = f"learning rate {measured.true_lr:.4g}" if measured.true_lr else measured.status
-            notify(StudyProgress(finished, total, f"base of {task.family}: {rate}"))
-        tasks: list[Task] = []
-        done: dict[str, dict[Architecture, Measured]] = {}
-        for family in families:
-            base = measured_bases[family.setting]
-            if base.true_lr is None:
-                total -= len(family.architectures)
-                notify(
-                    StudyProgress(finished, total, f"{family.name} left out: the search of its base says {base.status}")
-                )
-                continue
-            done[family.name] = {}
-            for architecture in family.architectures:
-                picked = predictions(family.setting, architecture, family.base, base.true_lr)
-                known = ledger.known(family.setting, architecture, training)
-                tasks.append(Task(family.name, family.setting, architecture, picked, known, training, family.rivals))
-        by_name = {family.name: family for family in families}
-        for task, measured in workers.measured(tasks):
-            family, by_architecture = by_name[task.family], done[task.family]
-            ledger.note(task.setting, measured, task.training)
-            by_architecture[task.architecture] = measured
-            finished += 1
-            notify(StudyProgress(finished, total, f"{family.name}: {task.architecture.name}"))
-            if len(by_architecture) == len(family.architectures):
-                ordered = tuple(by_architecture[architecture] for architecture in family.architectures)
-                origins = ledger.origin(family.setting, family.base, training.of_bases).union(
-                    *(ledger.origin(family.setting, network, training) for network in family.architectures)
-                )
-                yield FamilyResult(
-                    family, measured_bases[family.setting].true_lr or math.nan, ordered, tuple(sorted(origins))
-                )
-
-
-class _Workers:
-    """Measure tasks in processes, or in this one where one is enough."""
-
-    def __init__(self, resources: BenchmarkResources) -> None:
-        self.resources = resources
-        self.pool: ProcessPoolExecutor | None = None
-        self.others = set(multiprocessing.active_children())
-
-    def __enter__(self) -> _Workers:
-        if self.resources.workers > 1:
-            context = multiprocessing.get_context("spawn")
-            self.pool = ProcessPoolExecutor(
-                self.resources.workers, mp_context=context, initializer=_settle, initargs=(self.resources,)
+    for task, measured in _measured_tasks([*bases.values()], resources):
+        measured_bases[task.setting] = measured
+        ledger.note(task.setting, measured, task.training)
+        finished += 1
+        rate = f"learning rate {measured.true_lr:.4g}" if measured.true_lr else measured.status
+        notify(StudyProgress(finished, total, f"base of {task.family}: {rate}"))
+    tasks: list[Task] = []
+    done: dict[str, dict[Architecture, Measured]] = {}
+    for family in families:
+        base = measured_bases[family.setting]
+        if base.true_lr is None:
+            total -= len(family.architectures)
+            notify(StudyProgress(finished, total, f"{family.name} left out: the search of its base says {base.status}"))
+            continue
+        done[family.name] = {}
+        for architecture in family.architectures:
+            picked = predictions(family.setting, architecture, family.base, base.true_lr)
+            known = ledger.known(family.setting, architecture, training)
+            tasks.append(Task(family.name, family.setting, architecture, picked, known, training, family.rivals))
+    by_name = {family.name: family for family in families}
+    for task, measured in _measured_tasks(tasks, resources):
+        family, by_architecture = by_name[task.family], done[task.family]
+        ledger.note(task.setting, measured, task.training)
+        by_architecture[task.architecture] = measured
+        finished += 1
+        notify(StudyProgress(finished, total, f"{family.name}: {task.architecture.name}"))
+        if len(by_architecture) == len(family.architectures):
+            ordered = tuple(by_architecture[architecture] for architecture in family.architectures)
+            origins = ledger.origin(family.setting, family.base, training.of_bases).union(
+                *(ledger.origin(family.setting, network, training) for network in family.architectures)
             )
-        else:
-            _settle(self.resources)
-        return self
+            yield FamilyResult(
+                family, measured_bases[family.setting].true_lr or math.nan, ordered, tuple(sorted(origins))
+            )
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:  # do not wait for measurements that nobody will read
-            for process in set(multiprocessing.active_children()) - self.others:
-                process.kill()
-        if self.pool:
-            self.pool.shutdown(cancel_futures=True)
 
-    def measured(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Measured]]:
-        if self.pool is None:
-            for task in tasks:
-                yield task, _measured(task)
-            return
-        with interrupts_held():
-            futures = {self.pool.submit(_measured, task): task for task in tasks}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BrokenProcessPool:
-            raise SearchError(
-                "a worker process died, for want of memory perhaps; what was measured is in the ledger, if there is "
-                "one: go on with fewer workers"
-            ) from None
+def _measured_tasks(tasks: Sequence[Task], resources: BenchmarkResources) -> Iterator[tuple[Task, Measured]]:
+    """Measure tasks in processes, or in this one where one is enough, in the order in which they end."""
+    remedy = "what was measured is in the ledger, if there is one: go on with fewer workers"
+    results = answers(partial(_measured, resources), [(task,) for task in tasks], resources.workers, remedy=remedy)
+    for place, measured in results:
+        yield tasks[place], measured
 
 
 class _OneBatching:
@@ -325,30 +289,19 @@ class _OneBatching:
         self.engine.close()
 
 
-_here: dict[str, Any] = {}
+@lru_cache(maxsize=4)
+def _data(resources: BenchmarkResources, image: tuple[int, int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the training data of a shape, loaded once in a process."""
+    return resources.load(image)
 
 
-def _settle(resources: BenchmarkResources) -> None:
-    """Prepare a process: one thread where several share the machine, data loaded when first needed."""
-    if resources.workers > 1:
-        torch.set_num_threads(1)
-        end_with_parent()
-    _here.update(resources=resources, data={})
-
-
-def _measured(task: Task) -> Measured:
-    resources: BenchmarkResources = _here["resources"]
-    image = task.setting.image
-    if image not in _here["data"]:
-        _here["data"][image] = resources.load(image)
+def _measured(resources: BenchmarkResources, task: Task) -> Measured:
     engine = _OneBatching(LocalEngine(device=resources.device, workers=1, precision=resources.precision))
-    bench = Bench(_here["data"][image], engine, task.training)
+    bench = Bench(_data(resources, task.setting.image), engine, task.training)
     try:
         return measure(bench, task.setting, task.architecture, task.picked, task.known, task.rivals)
     finally:
-        if torch.cuda.is_available():  # other processes share the device
-            gc.collect()
-            torch.cuda.empty_cache()
+        free_memory(bench.data[0].device)
 
 
 __all__ = ["METHODS", "BenchmarkResources", "FamilyResult", "run"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from evenstep.search import plain_values
 from evenstep.search.provenance import provenance
 from evenstep_research.study import jsonl
+from evenstep_research.study.record import Origin
 from evenstep_research.study.transfer.families import Architecture, FamilySetting
 from evenstep_research.study.transfer.measure import (
     Curve,
@@ -27,27 +29,6 @@ from evenstep_research.study.transfer.measure import (
 from evenstep_research.study.transfer.rivals import Attempt
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class Origin:
-    """Where a measurement was made; an empty text stands for what is not known."""
-
-    device: str
-    torch: str
-    commit: str
-    precision: str
-
-    @classmethod
-    def of(cls, provenance: dict[str, Any]) -> Origin:
-        """Return the origin that a provenance tells."""
-        known = (
-            provenance.get("device"),
-            provenance.get("versions", {}).get("torch"),
-            provenance.get("commit"),
-            provenance.get("precision"),
-        )
-        return cls(*(value or "" for value in known))
-
-
 class MeasurementLedger:
     """Hold the losses over learning rates of measured architectures, in a file of JSON lines, or in memory only.
 
@@ -56,11 +37,11 @@ class MeasurementLedger:
     """
 
     def __init__(self, path: Path | None, data: str, precision: str | None = None) -> None:
-        self.path, self.data, self.precision = path, data, precision
+        self.file, self.data, self.precision = jsonl.Lines(path), data, precision
         self.entries: dict[str, Known] = {}
         self.origins: dict[str, set[Origin]] = {}
-        if path is not None and path.exists():
-            self._read(path)
+        for key, curve, attempts, origin in self.file.read(_parsed):
+            self._add(key, curve, attempts, origin)
 
     def known(self, setting: FamilySetting, architecture: Architecture, training: TransferTraining) -> Known:
         """Return what is known of an architecture, trained in one way, with so many seeds or fewer."""
@@ -75,16 +56,12 @@ class MeasurementLedger:
         """Add what a measurement has that was not known."""
         key = self.key(setting, measured.architecture, training)
         before = self.entries.setdefault(key, Known())
-        curve = {lr: losses for lr, losses in measured.curve.items() if len(losses) > len(before.curve.get(lr, ()))}
+        curve = _longer(measured.curve, before.curve)
         attempts = {name: attempt for name, attempt in measured.attempts.items() if name not in before.attempts}
-        before.curve.update(curve)
-        before.attempts.update(attempts)
         if not (curve or attempts):
             return
         where = provenance() | {"precision": self.precision}
-        self.origins.setdefault(key, set()).add(Origin.of(where))
-        if self.path is None:
-            return
+        self._add(key, curve, attempts, Origin.of(where))
         line = {
             "key": key,
             "setting": asdict(setting),
@@ -93,20 +70,23 @@ class MeasurementLedger:
             "rivals": attempts_to_dict(attempts),
             "provenance": where,
         }
-        jsonl.append(self.path, line)
+        self.file.append(line)
 
     def key(self, setting: FamilySetting, architecture: Architecture, training: TransferTraining) -> str:
         """Return what a measurement is found by: all that its losses follow from, the plan's numbers among them."""
         known = [_network(setting, architecture), self.data, _way(training)]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:24]
 
-    def _read(self, path: Path) -> None:
-        for key, curve, attempts, origin in jsonl.read(path, _parsed):
-            known = self.entries.setdefault(key, Known())
-            more = {lr: losses for lr, losses in curve.items() if len(losses) > len(known.curve.get(lr, ()))}
-            known.curve.update(more)
-            known.attempts.update(attempts)
-            self.origins.setdefault(key, set()).add(origin)
+    def _add(self, key: str, curve: Curve, attempts: Mapping[str, Attempt], origin: Origin) -> None:
+        known = self.entries.setdefault(key, Known())
+        known.curve.update(_longer(curve, known.curve))
+        known.attempts.update(attempts)
+        self.origins.setdefault(key, set()).add(origin)
+
+
+def _longer(curve: Curve, known: Curve) -> Curve:
+    """Return the rates of a curve that have more seeds there than in one that is known."""
+    return {lr: losses for lr, losses in curve.items() if len(losses) > len(known.get(lr, ()))}
 
 
 def _parsed(entry: Any) -> tuple[str, Curve, dict[str, Attempt], Origin]:

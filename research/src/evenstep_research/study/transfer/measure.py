@@ -14,9 +14,8 @@ from evenstep.search import Engine, plain_values
 from evenstep.search.fields import TensorPair
 from evenstep.search.grid import OCTAVE, parabola_minimum, rate_at
 from evenstep.search.job import Job, Trial
-from evenstep.search.recipe import Recipe, Schedule, constant_schedule
+from evenstep.search.recipe import Recipe, Schedule, constant_schedule, cosine_schedule
 from evenstep.search.replicas import step_count
-from evenstep_research.study.record import finite
 from evenstep_research.study.transfer import rivals
 from evenstep_research.study.transfer.families import Architecture, FamilySetting, graph_of, maker
 from evenstep_research.study.transfer.rivals import Attempt
@@ -31,17 +30,6 @@ METHODS: Mapping[str, str | Rule] = {
     "mup": "mup",
     "weighted": "weighted",
 }
-
-
-@dataclass(frozen=True)
-class Cosine:
-    """Fall from 1 to 0 along half a cosine over so many steps."""
-
-    steps: int
-
-    def __call__(self, step: int) -> float:
-        """Return the factor of a step."""
-        return 0.5 * (1 + math.cos(math.pi * min(step, self.steps) / self.steps))
 
 
 @dataclass(frozen=True)
@@ -63,7 +51,7 @@ class TransferTraining:
         """Return the schedule for so many examples."""
         if not self.cosine:
             return constant_schedule
-        return Cosine(self.epochs * (examples // min(self.batch_size, examples)))
+        return cosine_schedule(self.epochs * (examples // min(self.batch_size, examples)), warm_up=0.0)
 
 
 @dataclass(frozen=True)
@@ -139,7 +127,7 @@ class Measured:
             "choices": {
                 name: {
                     "lr": choice.lr,
-                    "losses": [finite(loss) for loss in choice.losses],
+                    "losses": [plain_values.finite_or_none(loss) for loss in choice.losses],
                     "target_steps": choice.steps,
                 }
                 for name, choice in self.choices.items()
@@ -339,13 +327,17 @@ def best_rate(curve: Curve, seeds: int = 1) -> float:
 
 def curve_to_list(curve: Curve) -> list[Any]:
     """Return a curve as plain values, diverged losses as None."""
-    return [[lr, [finite(loss) for loss in losses]] for lr, losses in sorted(curve.items())]
+    return [[lr, [plain_values.finite_or_none(loss) for loss in losses]] for lr, losses in sorted(curve.items())]
 
 
 def attempts_to_dict(attempts: Mapping[str, Attempt]) -> dict[str, Any]:
     """Return rivals' attempts as plain values."""
     return {
-        name: {"lr": attempt.lr, "losses": [finite(loss) for loss in attempt.losses], "target_steps": attempt.steps}
+        name: {
+            "lr": attempt.lr,
+            "losses": [plain_values.finite_or_none(loss) for loss in attempt.losses],
+            "target_steps": attempt.steps,
+        }
         for name, attempt in attempts.items()
     }
 
@@ -355,7 +347,7 @@ def attempts_from_dict(values: Mapping[str, Any]) -> dict[str, Attempt]:
     return {
         name: Attempt(
             value["lr"],
-            tuple(math.inf if loss is None else plain_values.finite("a loss", loss) for loss in value["losses"]),
+            tuple(plain_values.loss("a loss", loss) for loss in value["losses"]),
             value["target_steps"],
         )
         for name, value in values.items()
@@ -365,8 +357,6 @@ def attempts_from_dict(values: Mapping[str, Any]) -> dict[str, Attempt]:
 def curve_from_list(values: list[Any]) -> Curve:
     """Return the curve of plain values."""
     return {
-        plain_values.positive("lr", lr): tuple(
-            math.inf if loss is None else plain_values.finite("a loss", loss) for loss in losses
-        )
+        plain_values.positive("lr", lr): tuple(plain_values.loss("a loss", loss) for loss in losses)
         for lr, losses in values
     }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from evenstep.arguments import require_choice
 from evenstep.errors import InputError
 from evenstep_research.study.transfer.families import Architecture, Family, NetworkKind, families
 from evenstep_research.study.transfer.measure import TransferTraining
@@ -59,9 +60,7 @@ SCALES: Mapping[str, TransferScale] = {scale.name: scale for scale in (SMOKE, CP
 
 def scale_named(name: str) -> TransferScale:
     """Return a scale by its name."""
-    if name not in SCALES:
-        raise InputError(f"scale is '{name}'; choose one of {', '.join(SCALES)}")
-    return SCALES[name]
+    return SCALES[require_choice("scale", name, SCALES)]
 
 
 def families_at(

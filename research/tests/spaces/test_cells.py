@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from evenstep.errors import GraphError
 from evenstep.graph import WiringEdge, parse_nasbench201_code
-from evenstep.graph.cells import (
+from evenstep_research.spaces import NasBench201
+from evenstep_research.spaces.cells import (
     CELL_COUNT,
     CELL_EDGES,
     CLASS_COUNT,
@@ -25,7 +26,6 @@ from evenstep.graph.cells import (
     parameter_count,
     random_cell,
 )
-from evenstep_research.spaces import NasBench201
 from tests import reference
 
 CELLS = st.text(alphabet="01234", min_size=6, max_size=6)

@@ -28,7 +28,7 @@ from evenstep.graph.operators import (
     Weight,
 )
 from evenstep.init import Network
-from evenstep.signal import sensitivities
+from evenstep_research.study.backward import effects, sensitivities
 
 WIDTH, BATCH, DRAWS = 256, 64, 12
 
@@ -62,7 +62,7 @@ def predicted_effects(plan: es.Plan) -> dict[str, float]:
     weights = {p.name for p in plan.graph.parameters if p.role == "weight"}
     return {
         name: effect
-        for edge_index, effect in network.effects.items()
+        for edge_index, effect in effects(network).items()
         for name in network.live.edges[edge_index].parameters
         if name in weights
     }
@@ -230,4 +230,4 @@ def test_what_steers_moves_nothing() -> None:
 
 def test_readouts_and_dead_ends_move_no_head() -> None:
     network = Network.of(graph_of(STEM, Edge("a", "h"), HEAD))
-    assert set(network.effects) == {0}
+    assert set(effects(network)) == {0}

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from evenstep.graph import Edge
 from evenstep.graph.operators import Contraction, Moments, Recurrent, slope_of
+from evenstep.init import Network
 from evenstep.signal.forward import Signal, block_share
 
 Array = npt.NDArray[np.float64]
@@ -46,12 +47,13 @@ def sensitivities(signal: Signal, head: str) -> Mapping[str, float]:
     return {vertex.name: float(squares[number]) for number, vertex in enumerate(graph.vertices)}
 
 
-def effects(signal: Signal, heads: tuple[str, ...]) -> Mapping[int, float]:
-    """Return for each weight edge how far a step on it moves the heads, by edge index.
+def effects(network: Network) -> Mapping[int, float]:
+    """Return for each weight edge how far a step on it moves the network's heads, by edge index.
 
     The step adds var(dW) = 1 / fan_in to every entry; its effect is in units of a head's second moment, averaged over
     heads. Weights that no head depends on, such as readouts, are left out.
     """
+    signal, heads = network.signal, tuple(dict.fromkeys(head.vertex for head in network.roles.heads))
     moved: dict[int, float] = {}
     for head in heads:
         size = signal.vertices[head].second_moment
