@@ -1,4 +1,4 @@
-"""Fit work into memory: estimate its size on a CPU, where the kernel kills without an error, and halve it on a shortage."""
+"""Fit work into memory: estimate its size on a CPU, where the kernel kills without an error; halve it on a shortage."""
 
 from __future__ import annotations
 
