@@ -46,3 +46,11 @@ def test_a_front_page_names_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> Non
     words = measured.front_words({"rows": rows, "provenance": {"device": "GPU"}})
     assert "0.077 nats below the tuned rate on average over 3 rows" in words
     assert words.endswith("more than 0.03 above it on 1: c by adam (+0.250).")
+
+
+def test_the_limits_say_how_many_spoilt_plans_came_back() -> None:
+    results = json.loads((ROOT / "results" / "spoilt-plans" / "record.json").read_text())["results"]
+    away = [abs(octaves) for row in results["rows"] for octaves in row["away"].values()]
+    assert (results["refinements"], results["within_half_an_octave"]) == (len(away), sum(o <= 0.5 for o in away))
+    said = f"{results['within_half_an_octave']} of {results['refinements']} back to\n  within half an octave"
+    assert said in (ROOT / "docs" / "limits.md").read_text()
