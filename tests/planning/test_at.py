@@ -136,6 +136,7 @@ def test_a_steep_rise_of_sgd_is_warned_of_unless_the_rule_is_named() -> None:
     plan.at(batch_size=1024, batch_rule="root")
     plan.at(batch_size=1024, batch_rule="none")
     plan.at(batch_size=4)
+    plan.at(batch_size=1024, batch_rule="root").at(steps=9000)  # says nothing of a rise that was there before
     planned("adam").at(batch_size=64 * 1024)
 
 

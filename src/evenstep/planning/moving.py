@@ -51,13 +51,16 @@ def moved_to(plan: Plan, to: Training, *, batch: str | BatchRule, length: str | 
     changed = replace(changed, training=place)
     _require_in_range(changed)
     if rules[0] is BATCH:
-        _warn_of_a_steep_rise(changed)
+        _warn_of_a_steep_rise(plan, changed)
     return changed
 
 
-def _warn_of_a_steep_rise(changed: Plan) -> None:
-    """Warn of SGD's rates that the usual batch rule raises by more than an octave."""
-    rise = product(tuple(factor for factor in changed.factors if factor.name == "batch"))
+def _warn_of_a_steep_rise(plan: Plan, changed: Plan) -> None:
+    """Warn if a move by the default batch rule raises SGD's rates steeply."""
+    before, after = (
+        product(tuple(factor for factor in moved.factors if factor.name == "batch")) for moved in (plan, changed)
+    )
+    rise = after / before
     if not steps_by_rate(changed.optimizer_name) and rise > _SAFE_RISE:
         warn(
             f"the batch rule '{BATCH.name}' multiplies the rates of '{changed.optimizer_name}' by {rise:.3g}. Noise of "
