@@ -94,7 +94,10 @@ RECORDS: dict[str, Source] = {
     "real-cpu/record.json": Source("evenstep study real --scale cpu --data DIR --out results/real-cpu", REAL),
     "real-explored/record.json": Source("by hand, before the rule took its form; not to be repeated", REAL),
     "short-runs/record.json": Source("python benchmarks/short_runs.py --data DIR --out results/short-runs", TRAIN),
-    "spoilt-plans/ledger.jsonl": Source(
+    "axes/record.json": Source(
+        "evenstep study axes --scale cpu --data DIR --out results/axes", (*REAL, f"{_RESEARCH}/study/axes/")
+    ),
+    "spoilt-plans/record.json": Source(
         "python benchmarks/spoilt_plans.py --data DIR --out results/spoilt-plans",
         (*TRAIN, "benchmarks/spoilt_plans.py"),
     ),

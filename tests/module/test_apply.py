@@ -467,7 +467,7 @@ def test_a_plan_for_other_shapes_is_refused_and_nothing_is_touched() -> None:
 def test_freezing_after_planning_is_noticed() -> None:
     model, plan = planned()
     model.stem.weight.requires_grad_(False)
-    with pytest.raises(es.PlanError, match=r"'stem\.weight'.*frozen"):
+    with pytest.raises(es.PlanError, match=r"'stem\.weight'.*freeze parameters before planning"):
         es.initialize_(model, plan)
 
 

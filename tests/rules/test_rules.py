@@ -114,7 +114,7 @@ def test_paths_of_numbers_too_large_for_a_float() -> None:
 def test_paths_is_silent_where_no_path_has_an_activation() -> None:
     plan = plan_graph(Graph.from_edges([("x", "y", "weight", 0)]), rule="paths", base_graph=BASE)
     assert plan.lr_scale == 1.0
-    assert "silent" in plan.factors[0].why
+    assert "no path has an activation" in plan.factors[0].why
 
 
 # Kernels
@@ -441,7 +441,7 @@ def test_a_base_searched_in_another_way_is_refused(searched: str, rule: str) -> 
     if (searched in layered) == (rule in layered):
         assert plan_graph(BASE, rule=rule, base=base).base == 0.5
     else:
-        with pytest.raises(InputError, match=rf"rule '{rule}' plans .*; search the base with plan=.*rule='{rule}'"):
+        with pytest.raises(InputError, match=rf"rule '{rule}' needs .*; search the base with plan=.*rule='{rule}'"):
             plan_graph(BASE, rule=rule, base=base)
     assert plan_graph(BASE, rule=rule, base=Searched(0.5, BASE, None, estimate=0.4)).base == 0.4
 

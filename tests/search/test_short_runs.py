@@ -13,7 +13,14 @@ from evenstep.data.digits import digits
 from evenstep.rules.training import Training, moved
 from evenstep.search import LocalEngine
 from evenstep.search.recipe import Loss
-from evenstep.search.short_runs import BATCH_OF_SHORT_RUNS, affordable, examples_taken, has_learnt, searched
+from evenstep.search.short_runs import (
+    BATCH_OF_SHORT_RUNS,
+    affordable,
+    examples_of_batch,
+    examples_taken,
+    has_learnt,
+    searched,
+)
 from evenstep.search.tensors import Loaded
 
 torch.set_num_threads(1)
@@ -62,6 +69,19 @@ def test_a_quarter_of_the_batch_is_taken_where_the_model_takes_it() -> None:
 def test_the_whole_batch_is_taken_where_a_part_is_another_task(loss: Loss) -> None:
     torch.manual_seed(0)
     assert examples_taken(nn.Linear(4, 4), of_rows(16, loss), 16) == 16
+
+
+@pytest.mark.parametrize(("size", "normed"), [(3, False), (9, True), (15, True)])
+def test_a_sum_is_recognised_in_batches_of_less_than_two_parts(size: int, normed: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), *([nn.BatchNorm1d(4)] if normed else []))
+    assert examples_taken(model, of_rows(size, nn.CrossEntropyLoss(reduction="sum")), size) == size
+
+
+def test_a_batch_larger_than_the_data_is_warned_of() -> None:
+    assert examples_of_batch(64, of_rows(16), asked=None) == 16  # a loader's last batch
+    with pytest.warns(es.SearchWarning, match="batch_size is 64, but the data has 16 examples"):
+        assert examples_of_batch(64, of_rows(16), asked=64) == 16
 
 
 def test_sgd_steps_alike_on_a_sum_and_on_a_mean_over_a_batch() -> None:

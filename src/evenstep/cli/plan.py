@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -175,10 +176,10 @@ def _move(batch_size: int | None, steps: int | None, batch_rule: str, length_rul
 
 def _stream(space: Space, options: dict[str, Any], move: Callable[[Plan], Plan], *, strict: bool) -> None:
     """Plan the codes on standard input, one JSON object per line; a bad line prints an error object."""
+    if isinstance(sys.stdin, io.TextIOWrapper):  # a line that is not UTF-8 is a bad line, not the end
+        sys.stdin.reconfigure(errors="backslashreplace")
     base_graph = space.base()
-    move(
-        plan_graph(base_graph, base_graph=base_graph, **options)
-    )  # options that are wrong for every line fail once, here
+    move(plan_graph(base_graph, base_graph=base_graph, **options))  # options wrong for every line fail once, here
     for number, line in enumerate(sys.stdin, start=1):
         code = line.strip()
         if not code:

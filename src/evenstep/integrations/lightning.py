@@ -23,6 +23,8 @@ else:
     Callback = required("lightning.pytorch", "pytorch_lightning").Callback
 
 _SEEDS = 2**62
+# Modules whose weights were drawn or resumed, by any callback: a later fit continues from them.
+_DRAWN: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class EvenSteps(Callback):
@@ -74,9 +76,10 @@ class EvenSteps(Callback):
         part = _planned_part(pl_module, plan)
         if self._initialize:
             _require_lasting_processes(trainer)
-            if trainer.ckpt_path is None:
+            if trainer.ckpt_path is None and pl_module not in _DRAWN:
                 seed = trainer.strategy.broadcast(int(torch.randint(_SEEDS, ())))
                 initialize_(part, plan, generator=torch.Generator().manual_seed(seed))
+            _DRAWN.add(pl_module)
         self._plan, self._module = plan, weakref.ref(pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

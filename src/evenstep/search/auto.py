@@ -26,7 +26,15 @@ from evenstep.search.recipe import Loss
 from evenstep.search.refining import TRAIN_STEPS, refine
 from evenstep.search.result import LRSearch
 from evenstep.search.searching import LEARNT, batch_size_of
-from evenstep.search.short_runs import BATCH_OF_SHORT_RUNS, LONGEST, ShortRun, affordable, examples_taken, searched
+from evenstep.search.short_runs import (
+    BATCH_OF_SHORT_RUNS,
+    LONGEST,
+    ShortRun,
+    affordable,
+    examples_of_batch,
+    examples_taken,
+    searched,
+)
 from evenstep.search.short_runs import COST as CHEAPEST
 from evenstep.search.showing import SearchProgress
 from evenstep.search.tensors import Loaded, example_of
@@ -90,7 +98,7 @@ def auto_plan(
     size = require_whole("batch_size", batch_size_of(data, batch_size))
     device = next((tensor.device for tensor in model.parameters()), None)
     few = Loaded.of(data, loss, limit=size)
-    size = min(size, len(few.data[0]))
+    size = examples_of_batch(size, few, asked=batch_size)
     inputs = example_of(each(few.data[0], lambda tensor: tensor.to(device)), model, batch=size)
     base = base_of(model, inputs)
     small = base.share <= SMALL

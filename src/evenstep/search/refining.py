@@ -26,7 +26,15 @@ from evenstep.search.randomness import copied
 from evenstep.search.recipe import Loss
 from evenstep.search.result import NOTHING, LRSearch
 from evenstep.search.searching import batch_size_of
-from evenstep.search.short_runs import BATCH_OF_SHORT_RUNS, STEPS, examples_taken, fall_of, has_learnt, searched
+from evenstep.search.short_runs import (
+    BATCH_OF_SHORT_RUNS,
+    STEPS,
+    examples_of_batch,
+    examples_taken,
+    fall_of,
+    has_learnt,
+    searched,
+)
 from evenstep.search.showing import SearchProgress
 from evenstep.search.tensors import Loaded
 from evenstep.search.weighing import Expectation, weigh
@@ -147,7 +155,7 @@ def refine(
         raise InputError(f"run_batch_size is {wanted}, more than the training's {size}; give {size} at most")
     if not isinstance(data, Loaded):
         data = Loaded.of(data, loss, limit=max(steps * wanted, size))
-    size = min(size, len(data.data[0]))
+    size = examples_of_batch(size, data, asked=batch_size)
     taken = size if wanted >= size else max(wanted, examples_taken(model, data, size))
     training = Training(size, train_steps)
     base, plan = plan.base, _for(plan, training)

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from evenstep.errors import SearchWarning, warn
 from evenstep.rules.batch import BatchPower
 from evenstep.search.fields import called, each, loss_of
 from evenstep.search.randomness import copied, own_randomness
@@ -49,6 +50,18 @@ def examples_of_a_step(batch_size: int, *, normed: bool = False) -> int:
     return min(max(batch_size // PART, FEWEST_NORMED if normed else FEWEST), batch_size)
 
 
+def examples_of_batch(size: int, data: Loaded, *, asked: int | None) -> int:
+    """Return how many examples a batch has, no more than there are; warn if more were asked for."""
+    count = len(data.data[0])
+    if asked is not None and asked > count:
+        warn(
+            f"batch_size is {asked}, but the data has {count} examples, so the plan is for batches of {count}; give "
+            f"all of the data, or move the plan: plan.at(batch_size={asked})",
+            SearchWarning,
+        )
+    return min(size, count)
+
+
 def examples_taken(model: nn.Module, data: Loaded, batch_size: int) -> int:
     """Return how many examples a step of a short run takes: the whole batch if a part is another task.
 
@@ -56,9 +69,10 @@ def examples_taken(model: nn.Module, data: Loaded, batch_size: int) -> int:
     of the whole: losses that sum over examples or compare them with each other.
     """
     part = examples_of_a_step(batch_size, normed=any(isinstance(m, _BatchNorm) for m in model.modules()))
-    if part == batch_size or not runs_on(model, data.data[0], part):
-        return batch_size
     count = min(batch_size, len(data.data[0])) // part * part
+    # Two parts at least, or there is nothing to compare.
+    if part == batch_size or count < 2 * part or not runs_on(model, data.data[0], part):
+        return batch_size
     try:
         whole = _loss(model, data, 0, count)
         mean = sum(_loss(model, data, first, first + part) for first in range(0, count, part)) * part / count
