@@ -162,10 +162,13 @@ def test_a_second_fit_goes_on_from_what_was_trained() -> None:
     trained.fit(module, batches())
     assert same(start.weights, after)
     assert not same(weights(module), after)
+    after = weights(module)
     other = Module()
     before = weights(other)
     trained.fit(other, batches())  # another module is drawn
     assert not same(start.weights, before)
+    trainer(EvenSteps(planned), start, max_steps=1).fit(module, batches())  # the first one is not, by any callback
+    assert same(start.weights, after)
 
 
 def test_weights_that_are_trained_already_are_left_where_that_is_said() -> None:
