@@ -21,6 +21,8 @@ from evenstep.search.engines.main_script import without_main
 
 Answer = TypeVar("Answer")
 
+_GRACE = 5.0  # seconds for an idle worker to end
+
 
 def answers(
     function: Callable[..., Answer],
@@ -69,7 +71,7 @@ def answers(
                     worker.give(waiting.pop(), tasks)
                 else:
                     busy.remove(worker)
-                    worker.stop()
+                    worker.dismiss()
     finally:
         for worker in busy:
             worker.stop()
@@ -100,6 +102,12 @@ class _Worker:
         self.place = place
         with contextlib.suppress(OSError):  # a worker that is gone is noticed when it is waited for
             self.pipe.send(tasks[place])
+
+    def dismiss(self) -> None:
+        """Let a worker without a task end by itself, so that it can release what its imports hold."""
+        self.pipe.close()
+        self.process.join(_GRACE)
+        self.stop()
 
     def stop(self) -> None:
         self.process.kill()
