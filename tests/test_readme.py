@@ -86,6 +86,10 @@ def test_the_first_commands_are_the_makefiles() -> None:
     assert all(re.search(rf"^{command}:", makefile, flags=re.MULTILINE) for command in commands)
 
 
+def test_the_front_page_is_a_page() -> None:
+    assert README.count("\n") <= 120
+
+
 def test_files_the_docs_link_to_exist() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
