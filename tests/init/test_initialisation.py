@@ -1,6 +1,7 @@
 """Check the initialisations against the paper's formula, closed forms and small sums by hand."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,9 @@ from evenstep.errors import InputError
 from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_mlp_graph
 from evenstep.graph.activations import gain
 from evenstep.graph.networks import Order
-from evenstep.graph.operators import Activation, Weight
-from evenstep.init import InitialWeights, Network
+from evenstep.graph.operators import Activation, Gate, Operator, Weight
+from evenstep.graph.residual import residuals
+from evenstep.init import Conserve, InitialWeights, Network
 from evenstep.planning import plan_graph
 from tests import reference
 from tests.strategies import INITS, ORDERS, dag_codes, inits, orders
@@ -121,10 +123,10 @@ def test_conserve_gives_one_wherever_no_skip_ends_and_never_less(code: str, orde
 
 
 def test_conserve_adds_a_weight_s_part_by_number_to_what_skips_bring() -> None:
-    # Vertex 2: a skip brings 1, the weight beside it gets half.
+    # A skip brings 1, and the weight beside it half. Vertex 4's skip comes from vertex 2: their stream has two
+    # additions, of a quarter each; vertex 3's skip comes from vertex 1.
     moments = second_moments(initialised("2_12_012_0012", "pre", "conserve"))
-    # Vertex 3's skip comes from vertex 1, which carries 1; vertex 4's from vertex 2, which carries 1.5.
-    assert [moments[vertex] for vertex in "01234"] == pytest.approx([1.0, 1.0, 1.5, 1.5, 2.0], rel=1e-6)
+    assert [moments[vertex] for vertex in "01234"] == pytest.approx([1.0, 1.0, 1.25, 1.5, 1.5], rel=1e-6)
 
 
 @given(dag_codes(max_vertices=5), orders)
@@ -149,15 +151,98 @@ def test_a_wider_readout_than_the_base_s_starts_smaller_as_in_mup(width: int) ->
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("side", [8, 32])
 def test_a_readout_of_averages_starts_alike_at_any_image_size(side: int, order: Order) -> None:
-    # In order post what is averaged has a mean, which no average takes away.
+    # In order post what is averaged has a mean, which no average takes away. A tenth is what tells examples apart.
     graph = dag_cnn_graph("2", width=64, image_size=side, order=order)
-    assert initialise(graph, "conserve").std["readout.weight"] * 192**0.5 == pytest.approx(1.0, rel=1e-6)
+    assert initialise(graph, "conserve").std["readout.weight"] * 192**0.5 == pytest.approx(10**0.5, rel=1e-6)
 
 
 def test_a_readout_makes_up_for_a_head_that_has_grown() -> None:
     # Vertex 2 carries 1.5 (a skip's 1 and half of a weight's), rectified and averaged like a unit one.
     graph = dag_cnn_graph("2_12", width=64, image_size=8)
-    assert initialise(graph, "conserve").std["readout.weight"] * 192**0.5 == pytest.approx(1.5**-0.5, rel=1e-6)
+    found = initialise(graph, "conserve").std["readout.weight"]
+    assert found * 192**0.5 == pytest.approx((10 / 1.5) ** 0.5, rel=1e-6)
+
+
+# Streams and their branches
+
+
+def stream(blocks: int, *, end: Callable[[int], tuple[Operator, ...]] = lambda _: ()) -> Graph:
+    """Return a residual network: x -stem-> s0, then s_k+1 = s_k + end(W relu(s_k)), and a readout."""
+    edges = [Edge("x", "s0", (Weight(8, fan_out=8),), ("stem",))]
+    parameters = [Parameter("stem", "weight", (8, 8), fan_in=8, fan_out=8)]
+    for k in range(blocks):
+        edges.append(Edge(f"s{k}", f"s{k + 1}", (Activation("relu"), Weight(8, fan_out=8), *end(k)), (f"w{k}",)))
+        edges.append(Edge(f"s{k}", f"s{k + 1}"))
+        parameters.append(Parameter(f"w{k}", "weight", (8, 8), fan_in=8, fan_out=8))
+    edges.append(Edge(f"s{blocks}", "y", (Weight(8, fan_out=2),), ("out",)))
+    parameters.append(Parameter("out", "weight", (2, 8), fan_in=8, fan_out=2))
+    names = ["x", *(f"s{k}" for k in range(blocks + 1)), "y"]
+    return Graph.build(map(Vertex, names), edges, inputs="x", outputs="y", parameters=parameters)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 7, 40])
+def test_all_branches_of_a_stream_add_what_one_would(blocks: int) -> None:
+    moments = second_moments(Network.of(stream(blocks)).weights)
+    expected = {f"s{k}": 1 + 0.5 * k / blocks for k in range(blocks + 1)}
+    assert {name: moments[name] for name in expected} == pytest.approx(expected)
+    as_before = second_moments(Network.of(stream(blocks), Conserve(branch_power=0.0)).weights)
+    assert as_before[f"s{blocks}"] == pytest.approx(1 + 0.5 * blocks)
+
+
+def test_a_branch_that_a_trained_factor_makes_small_is_not_made_smaller() -> None:
+    """Of four blocks, each is allowed half; a factor below that, or just below, leaves less to do."""
+    factors = (1e-6, 0.2, 0.8, 1.0)
+    network = Network.of(stream(4, end=lambda k: (Gate(factors[k]),)))
+    assert dict(network.branch_scales) == pytest.approx({"w0": 1.0, "w1": 1.0, "w2": 0.5 / 0.8, "w3": 0.5})
+    opened = Network.of(stream(4)).weights.std  # weights are drawn for open gates
+    assert network.weights.std["w0"] == pytest.approx(2 * opened["w0"])
+
+
+def test_a_stream_s_additions_are_counted_along_it() -> None:
+    """Two towers side by side, of two and three blocks: neither counts the other's."""
+    two, three = stream(2), stream(3)
+
+    def renamed(graph: Graph, by: str) -> tuple[list[Edge], list[Parameter]]:
+        edges = [
+            replace(e, source=by + e.source, target=by + e.target, parameters=tuple(by + n for n in e.parameters))
+            for e in graph.edges
+        ]
+        return edges, [replace(p, name=by + p.name) for p in graph.parameters]
+
+    (edges, parameters), (more, more_parameters) = renamed(two, "a."), renamed(three, "b.")
+    last = [Edge("a.y", "y"), Edge("b.y", "y")]
+    names = [f"a.{v.name}" for v in two.vertices] + [f"b.{v.name}" for v in three.vertices] + ["y"]
+    both = Graph.build(
+        map(Vertex, names),
+        [*edges, *more, *last],
+        inputs=("a.x", "b.x"),
+        outputs="y",
+        parameters=[*parameters, *more_parameters],
+    )
+    found = residuals(both)
+    assert sorted(found.sums) == ["a.s1", "a.s2", "b.s1", "b.s2", "b.s3"]
+    additions = {both.edges[edge_index].target: joined.additions for edge_index, joined in found.ends.items()}
+    assert additions == {"a.s1": 2, "a.s2": 2, "b.s1": 3, "b.s2": 3, "b.s3": 3}
+    assert all(joined.skipped for joined in found.ends.values())
+
+
+def test_a_branch_beside_a_weight_shares_the_sum_with_it() -> None:
+    """With a weight on the shortcut nothing has to grow, but the additions after it count."""
+    graph = stream(3)
+    shortcut = next(edge for edge in graph.edges if edge.target == "s2" and edge.weight is None)
+    two_layers = [edge for edge in graph.edges if edge.source == "s1"]
+    edges = [edge for edge in graph.edges if edge not in two_layers]
+    edges += [
+        replace(shortcut, operators=(Weight(8, fan_out=8),), parameters=("short",)),
+        Edge("s1", "m", (Activation("relu"), Weight(8, fan_out=8)), ("w1",)),
+        Edge("m", "s2", (Activation("relu"), Weight(8, fan_out=8)), ("w1b",)),
+    ]
+    parameters = [*graph.parameters, *(Parameter(n, "weight", (8, 8), fan_in=8, fan_out=8) for n in ("short", "w1b"))]
+    names = ["x", "s0", "s1", "m", "s2", "s3", "y"]
+    network = Network.of(Graph.build(map(Vertex, names), edges, inputs="x", outputs="y", parameters=parameters))
+    assert residuals(network.graph).sums == ("s1", "s2", "s3")
+    assert dict(network.branch_scales) == pytest.approx({"w0": 3**-0.5, "w2": 3**-0.5})
+    assert second_moments(network.weights)["s2"] == pytest.approx(1.0)
 
 
 # Tied, frozen, kept

@@ -70,9 +70,10 @@ def tied_table() -> Graph:
     )
 
 
-# Networks among which every number of the rules matters somewhere: skips, kernels, norms, growing fields, averages.
+# Networks among which every number matters somewhere: skips, streams, kernels, norms, growing fields, averages.
 GRAPHS = {
     "mlp": dag_mlp_graph("2_12_112"),
+    "residual": dag_mlp_graph("2_12_002_0012"),
     "wide readout": dag_cnn_graph("2_12", norm="batch", width=256, kernel_size=5, image_size=8),
     "narrow readout": dag_cnn_graph("2_12", norm="batch", width=8, image_size=2),
     "copies": nasbench201_graph("1_11_311"),
@@ -203,7 +204,7 @@ def test_constant_and_rules_of_width_are_what_their_names_say() -> None:
         assert {p.lr_scale for p in constant.parameters} == {1.0}
         assert {factor.name for p in constant.parameters for factor in p.factors} == {"topology"}
         for optimizer in ("sgd", "adam"):
-            for rule, names in (("spectral", {"width"}), ("mup", {"width", "readout"})):
+            for rule, names in (("spectral", {"width"}), ("mup", {"width", "readout", "branch"})):
                 plan = plan_graph(graph, rule=rule, optimizer=optimizer, base_graph=BASES.get(name))
                 assert plan.lr_scale == 1.0
                 assert {factor.name for p in plan.parameters for factor in p.factors} <= {"topology", *names}

@@ -7,12 +7,17 @@ the summands with the fewest weights between the input and the sum are carried, 
 A branch *ends* in the last weights, or the last gains of a norm, before its sum: a factor of the branch can be folded
 into them. On its way back from the sum the factor passes operators that commute with it: skips, averages, dropout,
 ReLUs. It cannot pass other activations, a norm without gains, or a signal that is also read elsewhere.
+
+A *stream* is a signal that is carried from one residual addition to the next. Its *additions* are counted along the
+longest path, which enters a sum by what is carried there, never by a branch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from evenstep.graph.functions import HOMOGENEOUS
 from evenstep.graph.model import Edge, Graph, Parameter, vertices_whose_paths_meet
@@ -38,15 +43,29 @@ _LINEAR = (Scale, Gate, Average, ConcatBlock, Contraction, Dropout, Maximum, Pad
 
 
 @dataclass(frozen=True)
+class Joined:
+    """Say how a branch joins its stream: how many additions the stream has, and what scales the branch on its way.
+
+    `skipped` says whether a skip carries the stream past the branch; otherwise a weight does. `scale` is the product of
+    the trained factors between the branch's end and its sum, as they start.
+    """
+
+    additions: int
+    skipped: bool
+    scale: float
+
+
+@dataclass(frozen=True)
 class Residuals:
     """Hold a live graph's residual additions, and the edges of their branches by index in `graph.edges`.
 
-    `ends` are the edges whose weights or gains can take a factor of their branch, `inside` all edges on branches, from
-    which the output is reached only through a branch. `blocked` gives, for sums with such a branch, why it has no end.
+    `ends` are the edges whose weights or gains can take a factor of their branch, with how that joins its stream;
+    `inside` are all edges on branches, from which the output is reached only through a branch. `blocked` gives, for
+    sums with a branch that has no end, why.
     """
 
     sums: tuple[str, ...]
-    ends: frozenset[int]
+    ends: Mapping[int, Joined]
     inside: frozenset[int]
     blocked: Mapping[str, str]
 
@@ -60,24 +79,39 @@ def residuals(graph: Graph) -> Residuals:
     (('b',), [1])
     """
     walk = _Walk(graph)
-    sums: list[str] = []
-    ends: set[int] = set()
-    branches: set[int] = set()
-    blocked: dict[str, str] = {}
-    for vertex in graph.vertices:
-        ends_of = walk.branches_of(vertex.name)
-        if not ends_of:
-            continue
-        sums.append(vertex.name)
-        for edge_index, end in ends_of.items():
-            branches.add(edge_index)
-            ends |= end.edges
-            if end.blocked:
-                blocked[vertex.name] = end.blocked
+    sums = {vertex.name: found for vertex in graph.vertices if (found := walk.sum_at(vertex.name)).branches}
+    branches = frozenset(edge_index for found in sums.values() for edge_index in found.branches)
     numbers = {id(edge): edge_index for edge_index, edge in enumerate(graph.edges)}
+    additions = _additions(graph, sums.keys(), lambda edge: numbers[id(edge)] in branches)
+    ends: dict[int, Joined] = {}
+    blocked: dict[str, str] = {}
+    for name, found in sums.items():
+        for end in found.branches.values():
+            joined = {i: Joined(additions[name], found.skipped, scale) for i, scale in end.edges.items()}
+            ends |= joined
+            if end.blocked:
+                blocked[name] = end.blocked
     within = vertices_whose_paths_meet(graph, lambda edge: numbers[id(edge)] in branches, forward=True, every=True)
     inside = branches | {edge_index for edge_index, edge in enumerate(graph.edges) if edge.target in within}
-    return Residuals(tuple(sums), frozenset(ends), frozenset(inside), blocked)
+    return Residuals(tuple(sums), ends, inside, blocked)
+
+
+def _additions(graph: Graph, sums: Collection[str], is_branch: Callable[[Edge], bool]) -> dict[str, int]:
+    """Return, for every sum, the number of sums on the longest path through it that enters none by a branch."""
+
+    def longest(
+        names: Iterable[str], edges_of: Mapping[str, Sequence[Edge]], far: Callable[[Edge], str]
+    ) -> dict[str, int]:
+        lengths: dict[str, int] = {}
+        for name in names:
+            before = (lengths[far(edge)] for edge in edges_of[name] if not edge.steers and not is_branch(edge))
+            lengths[name] = max(before, default=0) + (name in sums)
+        return lengths
+
+    names = [vertex.name for vertex in graph.vertices]
+    before = longest(names, graph.incoming, lambda edge: edge.source)
+    after = longest(reversed(names), graph.outgoing, lambda edge: edge.target)
+    return {name: before[name] + after[name] - 1 for name in sums}
 
 
 def hidden_depth(graph: Graph, positions: Mapping[int, LayerPosition]) -> int:
@@ -97,11 +131,25 @@ def shortest_depth(graph: Graph, sums: Iterable[str]) -> int:
 
 @dataclass(frozen=True)
 class _End:
-    """Hold where a summand comes from: the edges that it ends in, why it has none, or where it is carried from."""
+    """Hold where a summand comes from: the edges that it ends in, why it has none, or where it is carried from.
 
-    edges: frozenset[int] = frozenset()
+    For each of the edges it holds the product of the trained factors on the way from there, as they start.
+    """
+
+    edges: Mapping[int, float] = field(default_factory=dict)
     blocked: str = ""
     carried: str = ""
+
+    def scaled(self, factor: float) -> _End:
+        """Return the end, seen from after a factor."""
+        return replace(self, edges={edge_index: scale * factor for edge_index, scale in self.edges.items()})
+
+
+class _Sum(NamedTuple):
+    """Hold the branches that a vertex adds, by incoming edge; none if it adds none. `skipped` is as in `Joined`."""
+
+    branches: Mapping[int, _End]
+    skipped: bool
 
 
 class _Walk:
@@ -120,11 +168,11 @@ class _Walk:
                 bits |= self.upstream[edge.source]
             self.upstream[vertex.name] = bits
 
-    def branches_of(self, vertex: str) -> dict[int, _End]:
-        """Return where the branches added at a vertex end, by incoming edge; empty if the vertex adds none."""
+    def sum_at(self, vertex: str) -> _Sum:
+        """Return the branches that a vertex adds, and where they end."""
         incoming = [edge for edge in self.graph.incoming[vertex] if not edge.steers]
         if self.graph.merge[vertex] != "sum" or len(incoming) < 2:
-            return {}
+            return _Sum({}, False)
         ends = [self.end_of(edge) for edge in incoming]
         origins = [end.carried for end in ends if end.carried]
         if origins:
@@ -138,9 +186,10 @@ class _Walk:
             for edge in incoming:
                 common &= self.upstream[edge.source]
             reached = [common != 0 and count > min(counts) for count in counts]
-        return {
+        branches = {
             self.numbers[id(edge)]: end for edge, end, is_one in zip(incoming, ends, reached, strict=True) if is_one
         }
+        return _Sum(branches, bool(origins))
 
     def end_of(self, edge: Edge) -> _End:
         """Return where the summand that an edge brings ends."""
@@ -154,7 +203,7 @@ class _Walk:
             return self._ending(edge_index, edge, edge.operators[norms[-1] + 1 :], "gain")
         before = self._end_at(edge.source)
         stop = _stop(edge.operators)
-        return _End(blocked=stop) if stop and not before.carried else before
+        return _End(blocked=stop) if stop and not before.carried else before.scaled(_factor(edge.operators))
 
     def _end_at(self, vertex: str) -> _End:
         incoming = [edge for edge in self.graph.incoming[vertex] if not edge.steers]
@@ -167,7 +216,7 @@ class _Walk:
         if any(end.carried for end in ends):
             return ends[0] if len(ends) == 1 else _End(carried=vertex)
         stop = next((end.blocked for end in ends if end.blocked), "")
-        return _End(blocked=stop) if stop else _End(frozenset().union(*(end.edges for end in ends)))
+        return _End(blocked=stop) if stop else _End({i: scale for end in ends for i, scale in end.edges.items()})
 
     def _ending(self, edge_index: int, edge: Edge, after: tuple[Operator, ...], role: str) -> _End:
         held: list[Parameter] = [self.parameters[name] for name in edge.parameters]
@@ -179,7 +228,7 @@ class _Walk:
         if fixed := [parameter.name for parameter in takes if not parameter.trainable]:
             return _End(blocked=f"'{fixed[0]}', which is frozen")
         stop = _stop(after)
-        return _End(blocked=stop) if stop else _End(frozenset({edge_index}))
+        return _End(blocked=stop) if stop else _End({edge_index: _factor(after)})
 
     def _reaches(self, origin: str, vertex: str) -> bool:
         return bool(self.upstream[vertex] >> self.places[origin] & 1)
@@ -194,6 +243,11 @@ def _stop(operators: Iterable[Operator]) -> str:
         elif not isinstance(operator, _LINEAR):
             return operator.words()
     return ""
+
+
+def _factor(operators: Iterable[Operator]) -> float:
+    """Return the product of the trained factors among operators, as they start."""
+    return math.prod(abs(operator.started.factor) for operator in operators if isinstance(operator, Gate))
 
 
 def _fewest_weights(graph: Graph, sums: frozenset[str]) -> dict[str, int]:

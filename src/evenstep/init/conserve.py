@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field, replace
 
 from evenstep.graph import Edge, Graph
-from evenstep.graph.operators import Recurrent
+from evenstep.graph.operators import Average, Recurrent
+from evenstep.graph.residual import Joined
 from evenstep.graph.roles import Head
 from evenstep.init.initialisation import DrawnInitialisation, Sizes, rescaled_to_unit
 from evenstep.signal import IncomingWeights, VertexSignal
@@ -23,8 +24,14 @@ class Conserve(DrawnInitialisation):
     at most `max_preactivation_variance`; if no variance up to that conserves the second moment, it reads
     `fallback_preactivation_variance`.
 
+    Skips would let a stream grow with every branch that it is joined by. So a branch is multiplied by n^-`branch_power`
+    on a stream of n additions: all branches together add what one of them would. A trained factor that makes a branch
+    start smaller anyway counts towards that.
+
     If the last vertex has second moment one, a readout's output has `readout_second_moment`, divided by the ratio if
     the readout reads more than the base's `readout_base_fan_in` units: outputs of wide networks start small, as in muP.
+    What all examples have in common carries no information, so a readout of an average over positions is larger in
+    proportion to what the average leaves of the variance between examples, at least `pooled_variance_floor`.
     """
 
     name: str = field(default="conserve", kw_only=True)
@@ -33,6 +40,11 @@ class Conserve(DrawnInitialisation):
     # As torch draws linear layers. Chosen on the development set of `evenstep study real`.
     readout_second_moment: float = 1 / 3
     readout_base_fan_in: float | None = None  # None: the readout's own fan_in
+    # Squares of independent branches add up. Zero leaves branches as large as their sums make them.
+    branch_power: float = 0.5
+    # The least share of a field's variance between examples that an average over all positions keeps: positions of one
+    # image are alike. Measured on feature maps of photographs (`results/averages`).
+    pooled_variance_floor: float = 0.1
 
     @property
     def undoes_growth(self) -> bool:
@@ -42,6 +54,16 @@ class Conserve(DrawnInitialisation):
     def relative_to(self, readout_fan_in: float | None) -> Conserve:
         """Return the initialisation with the base's readout width, unless it has one already."""
         return self if self.readout_base_fan_in is not None else replace(self, readout_base_fan_in=readout_fan_in)
+
+    def branch_scale(self, joined: Joined) -> float:
+        """Return n^-`branch_power` on a stream of n additions, no less than 1 with the factors on the branch."""
+        return min(math.pow(joined.additions, -self.branch_power) / joined.scale, 1.0)
+
+    def variance_left(self, head: Head) -> float:
+        """Return the share of the variance between examples that averages leave in what a readout reads."""
+        averages = (o for edge in head.edges_to_readout for o in edge.operators if isinstance(o, Average))
+        left = math.prod(average.variance_kept for average in averages)
+        return left if left == 1.0 else max(left, self.pooled_variance_floor)
 
     def readout_size(self, fan_in: int) -> float:
         """Return fan_in * var(W) of a readout whose input has second moment one."""
@@ -86,8 +108,10 @@ class Conserve(DrawnInitialisation):
         for between in head.edges_to_readout:
             moments = between.moments(moments)
         read_at_unit = edge.weight.gain * edge.second_moment_read(moments)
-        why = f"{self.readout_words()}, whatever the last vertex's size"
-        return self.readout_size(edge.weight.fan_in) * read_at_unit / read, why
+        why, left = f"{self.readout_words()}, whatever the last vertex's size", self.variance_left(head)
+        if left < 1:
+            why += f"; it reads an average that leaves {left:.4g} of the variance between examples"
+        return self.readout_size(edge.weight.fan_in) * read_at_unit / read / left, why
 
     def _solve(self, incoming: IncomingWeights, goal: float) -> float | None:
         """Find by bisection the common variance of pre-activations at which the sum's second moment is the goal.

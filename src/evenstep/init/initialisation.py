@@ -15,6 +15,7 @@ from evenstep.errors import InputError
 from evenstep.graph import Edge, Graph, Parameter
 from evenstep.graph.fields import require_valid_fields
 from evenstep.graph.operators import Moments
+from evenstep.graph.residual import Joined
 from evenstep.graph.roles import Head
 from evenstep.signal import IncomingWeights, VertexSignal
 
@@ -68,6 +69,10 @@ class Initialisation(ABC):
     def undoes_growth(self) -> bool:
         """Whether weights that read a field that has grown, including readouts, are drawn smaller in proportion."""
         return False
+
+    def branch_scale(self, joined: Joined) -> float:  # noqa: ARG002
+        """Return the factor of what a branch ends in, past which a skip leads: a weight's deviation, or a gain."""
+        return 1.0
 
     def relative_to(self, readout_fan_in: float | None) -> Initialisation:  # noqa: ARG002
         """Return the initialisation of a network whose base's readouts read this number of units."""

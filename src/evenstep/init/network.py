@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from evenstep.graph import Edge, Graph, Parameter, PathMoments, path_moments
 from evenstep.graph.operators import Moments, Norm, Offset, Recurrent, Weight, scaled
+from evenstep.graph.residual import residuals
 from evenstep.graph.roles import Roles, roles
 from evenstep.graph.simplify import with_gates, with_tables_as_they_are
 from evenstep.init.initialisation import Initialisation
@@ -29,15 +30,16 @@ class InitialWeights(NamedTuple):
 class Network:
     """Hold a graph, of which only live parts count, its initialisation, and what follows from both.
 
-    `multipliers` are factors of the outputs of weights and gains, by name: they are part of the network, and layers
-    after them are sized for the signal that they pass on. `start_scales` are factors of the weights' final standard
-    deviations. Every property is computed once, on first use.
+    `multipliers` are a rule's factors of the outputs of weights and gains, by name: they are part of the network, and
+    layers after them are sized for the signal that they pass on. `branch_scales` are the initialisation's own.
+    `start_scales` are factors of the weights' final standard deviations. Every property is computed once, on first use.
     """
 
     graph: Graph
     init: Initialisation
     multipliers: Mapping[str, float] = field(default_factory=dict, hash=False)
     start_scales: Mapping[str, float] = field(default_factory=dict, hash=False)
+    with_gates: Graph | None = None  # what the graph was before its gates were opened; None if it is as it was
 
     @classmethod
     def of(cls, graph: Graph, init: str | Initialisation = "conserve") -> Network:
@@ -49,13 +51,35 @@ class Network:
         """The graph with its gates as they start and without dead parts."""
         kept = {p.name for p in self.graph.parameters if p.role == "unscaled" and (self.init.keeps or not p.trainable)}
         live = with_tables_as_they_are(with_gates(self.graph, lambda gate: gate.started).live(), kept)
-        return _with_scaled_gains(live, self.multipliers)
+        return _with_scaled_gains(live, self.scales)
+
+    @cached_property
+    def branch_scales(self) -> Mapping[str, float]:
+        """The initialisation's factors of what residual branches end in, by the names of weights, biases and gains.
+
+        One with several uses takes the smallest. Branches that no skip passes by are left out.
+        """
+        graph = (self.with_gates or self.graph).live()
+        kinds = {parameter.name: parameter.role for parameter in graph.parameters if parameter.trainable}
+        scales: dict[str, float] = {}
+        for edge_index, joined in residuals(graph).ends.items():
+            scale = self.init.branch_scale(joined)
+            for name in graph.edges[edge_index].parameters if joined.skipped else ():
+                if kinds.get(name) in ("weight", "bias", "gain"):
+                    scales[name] = min(scale, scales.get(name, 1.0))
+        return scales
+
+    @cached_property
+    def scales(self) -> Mapping[str, float]:
+        """The factors of the outputs of weights and gains: the initialisation's, times the rule's."""
+        both = self.branch_scales.keys() | self.multipliers.keys()
+        return {name: self.branch_scales.get(name, 1.0) * self.multipliers.get(name, 1.0) for name in both}
 
     @cached_property
     def opened(self) -> Network:
         """The network with all gates open, for which weights are drawn; itself if it has no gates."""
         opened = with_gates(self.graph, lambda gate: gate.opened)
-        return self if opened is self.graph else Network(opened, self.init, self.multipliers, self.start_scales)
+        return self if opened is self.graph else replace(self, graph=opened, with_gates=self.graph)
 
     @cached_property
     def roles(self) -> Roles:
@@ -233,6 +257,16 @@ class _Given(NamedTuple):
     carried: float
 
 
+def branch_words(scale: float) -> str:
+    """Say by what a residual branch is multiplied; '' if it is not."""
+    return "" if scale == 1.0 else f", x {scale:.4g} on its residual branch"
+
+
+def _of_edge(factors: Mapping[str, float], edge: Edge) -> float:
+    """Return the factor of an edge's weight; one if it has none."""
+    return next((factors[name] for name in edge.parameters if factors.get(name, 1.0) != 1.0), 1.0)
+
+
 class _InitialSizes:
     """Size weights by an initialisation, and record the reason for each edge index."""
 
@@ -244,7 +278,7 @@ class _InitialSizes:
             for name, parameter in network.roles.parameters.items()
             if parameter.role == "weight" and (self.init.keeps or not parameter.trainable)
         }
-        self.multipliers = network.multipliers
+        self.scales, self.branch_scales = network.scales, network.branch_scales
         self.why: dict[int, str] = {}
         self.given: dict[int, _Given] = {}
 
@@ -258,10 +292,12 @@ class _InitialSizes:
                     sizes[i], why[i] = self.init.size_readout(self.graph, head, edge, incoming.reads[i], at)
                 if kept := [self.kept[name] for name in edge.parameters if name in self.kept]:
                     sizes[i], why[i] = self.init.size_kept(edge, kept[0])
-        if self.multipliers:
-            of_edges = ([self.multipliers.get(name, 1.0) for name in edge.parameters] for edge in incoming.edges)
-            factors = [next((value for value in values if value != 1.0), 1.0) for values in of_edges]
-            sizes = [size * factor**2 for size, factor in zip(sizes, factors, strict=True)]
+        if self.scales:
+            sizes = [size * _of_edge(self.scales, edge) ** 2 for size, edge in zip(sizes, incoming.edges, strict=True)]
+            why = [
+                words + branch_words(_of_edge(self.branch_scales, e))
+                for words, e in zip(why, incoming.edges, strict=True)
+            ]
         self.why.update(zip(incoming.edge_indices, why, strict=True))
         carried = incoming.other_moments.second_moment
         for edge_index, size, read in zip(incoming.edge_indices, sizes, incoming.reads, strict=True):

@@ -19,6 +19,7 @@ from evenstep.graph.fields import described, name_of
 from evenstep.graph.networks import NormKind, Order
 from evenstep.graph.operators import Activation, Recurrent
 from evenstep.init import INITS, Initialisation, Network, initialisation
+from evenstep.init.network import branch_words
 from evenstep.planning.concerns import ON_NO_PATH
 from evenstep.planning.groups import matrices_of
 from evenstep.planning.optimizers import OptimizerChoice, OptimizerLike, optimizer_choice
@@ -247,7 +248,7 @@ def _parameter(network: Network, parameter: Parameter, factors: tuple[Factor, ..
     elif role == "bias":
         start = "starts at 0"
     else:
-        mean, start = network.multipliers.get(name, 1.0), "starts at 1"
+        mean, start = network.scales.get(name, 1.0), "starts at 1" + branch_words(network.branch_scales.get(name, 1.0))
     notes: tuple[str, ...] = () if not parameter.note else (parameter.note,)
     if role != "unscaled" and name not in network.roles.edges_of:
         notes = (ON_NO_PATH, *notes)

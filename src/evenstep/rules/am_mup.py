@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from evenstep.graph.fields import require_valid_fields
 from evenstep.graph.residual import residuals, shortest_depth
 from evenstep.init import Network
-from evenstep.rules.relative import parts
+from evenstep.rules.relative import Ratios, parts
 from evenstep.rules.rule import Factor, Optimizer, RateFactors
 
 
@@ -30,14 +30,18 @@ class AmMup:
 
     def factors(self, network: Network, base: Network, optimizer: Optimizer) -> RateFactors:  # noqa: ARG002
         """Return the network's factor and the factors of its branches' initial standard deviations."""
-        branches, base_branches = residuals(network.live), residuals(base.live)
+        ratios, base_branches = Ratios.of(network, base), residuals(base.live)
+        branches = ratios.branches
         length = max(shortest_depth(network.live, branches.sums), 1)
         base_length = max(shortest_depth(base.live, base_branches.sums), 1)
         value = math.pow(base_length / length, self.depth_power)
         topology = Factor("topology", value, f"shortest path: base's {base_length} / this network's {length}")
         blocks, base_blocks = max(len(branches.sums), 1), max(len(base_branches.sums), 1)
-        if blocks == base_blocks:
-            return RateFactors((topology,))
-        smaller = Factor("blocks", math.sqrt(base_blocks / blocks), f"{blocks} blocks, {base_blocks} in the base")
-        inside = (p.name for p, part in parts(network, branches) if part.kind == "matrix" and part.inside)
-        return RateFactors((topology,), starts=dict.fromkeys(inside, (smaller,)) if branches.sums else {})
+        smaller, words = math.sqrt(base_blocks / blocks), f"{blocks} blocks, {base_blocks} in the base"
+        scales = {
+            parameter.name: smaller / ratios.drawn_already(part)
+            for parameter, part in parts(network, branches)
+            if branches.sums and part.kind == "matrix" and part.inside
+        }
+        starts = {name: (Factor("blocks", scale, words),) for name, scale in scales.items()}
+        return RateFactors((topology,), starts=starts)

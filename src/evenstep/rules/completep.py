@@ -34,8 +34,9 @@ class CompleteP:
         return related(
             network,
             optimizer,
-            ratios.branches,
+            ratios,
             lambda part: in_depth(part, ratios, alpha=self.alpha, branch=branch),
+            branch=branch,
             scales_eps=True,
             even_pace=False,
         )
@@ -47,4 +48,4 @@ def in_depth(part: Part, ratios: Ratios, *, alpha: float, branch: float) -> Rela
     rate, gradient = in_base.rate, in_base.gradient
     if part.inside:
         rate, gradient = Size(rate.width, math.pow(ratios.depth, alpha - 1.0)), Size(gradient.width, branch)
-    return Relation(rate, gradient, ratios.branch_factors(part, branch), in_base.counted)
+    return Relation(rate, gradient, in_base.counted)

@@ -36,7 +36,7 @@ import numpy as np
 from evenstep.graph import Parameter
 from evenstep.graph.matrices import hidden_matrices
 from evenstep.graph.model import COMPUTED_FROM, EMBEDDING
-from evenstep.graph.operators import Average, Gate, Offset, Recurrent, moments_of
+from evenstep.graph.operators import Gate, Offset, Recurrent, moments_of
 from evenstep.graph.roles import LayerPosition
 from evenstep.init import Conserve, Network
 from evenstep.rules.layers import geometric_mean, position_in
@@ -60,13 +60,10 @@ class Use(NamedTuple):
         return std if steps_by_rate(optimizer) else self.fan_in * std**2 * self.unit_step(optimizer)
 
 
-def even_steps(
-    network: Network, base: Network, optimizer: Optimizer, *, pooled_variance_floor: float
-) -> Mapping[str, tuple[Factor, ...]]:
-    """Return each parameter's factors: of a weight by size, width and averages, of a bias by the signal it joins."""
+def even_steps(network: Network, base: Network, optimizer: Optimizer) -> Mapping[str, tuple[Factor, ...]]:
+    """Return each parameter's factors: of a weight by size and width, of a bias by the signal it joins."""
     reference = network.init if isinstance(network.init, Conserve) else Conserve().relative_to(base.readout_fan_in)
     std, usual, gates = _sizes(network, reference), _usual(network, optimizer), _names_of_gates(network)
-    averages = _averages(network, optimizer, pooled_variance_floor)
     wider = hidden_width(network) / hidden_width(base)
     matrices = hidden_matrices(network.live, network.roles) if optimizer == "muon" else {}
     factors: dict[str, tuple[Factor, ...]] = {}
@@ -79,10 +76,12 @@ def even_steps(
                 factors[name] = (
                     _size_factor(step, usual),
                     *_width_factors(wider, position_in(network, parameter), optimizer, orthogonal=name in matrices),
-                    *averages.get(name, ()),
                 )
         elif parameter.note == COMPUTED_FROM:
             pending.append(parameter)
+        elif parameter.role == "gain" and (gain := network.branch_scales.get(name, 1.0)) != 1.0:
+            value = gain if steps_by_rate(optimizer) else gain**2
+            factors[name] = (Factor("size", value, f"a gain that starts at {gain:.3g}"),)
         elif parameter.role in ("bias", "unscaled") and name not in gates:
             sizes = list(_added_to(network, parameter, reference.readout_second_moment))
             own = network.tables.get(name, parameter.measured or 0.0)
@@ -110,7 +109,7 @@ def _sizes(network: Network, reference: Conserve) -> Mapping[str, float]:
         edge = None if head.edge_index is None else network.live.edges[head.edge_index]
         if edge is not None and edge.weight is not None:
             fan_in = edge.weight.fan_in
-            std = math.sqrt(reference.readout_size(fan_in) / fan_in)
+            std = math.sqrt(reference.readout_size(fan_in) / reference.variance_left(head) / fan_in)
             sizes |= {name: std for name in edge.parameters if name in sizes}
     return sizes
 
@@ -131,25 +130,6 @@ def _width_factors(
     if math.isclose(wider, 1.0) or not power:
         return ()
     return (Factor("width", math.pow(wider, power), f"{wider:.3g} times as wide as the base"),)
-
-
-def _averages(network: Network, optimizer: Optimizer, floor: float) -> Mapping[str, tuple[Factor, ...]]:
-    """Return the factors of readouts that read averages over positions, which vary little between examples.
-
-    A readout can only use what varies: the mean that all examples share carries no information.
-    """
-    factors: dict[str, tuple[Factor, ...]] = {}
-    for head in network.roles.heads:
-        if head.edge_index is None:
-            continue
-        operators = (operator for edge in head.edges_to_readout for operator in edge.operators)
-        left = math.prod(operator.variance_kept for operator in operators if isinstance(operator, Average))
-        if left < 1:
-            left = max(left, floor)
-            power = -0.5 if steps_by_rate(optimizer) else -1.0
-            factor = Factor("average", left**power, f"it reads an average that keeps {left:.4g} of the variance")
-            factors |= dict.fromkeys(network.live.edges[head.edge_index].parameters, (factor,))
-    return factors
 
 
 def _added_factor(parameter: Parameter, std: float, second_moment: float, usual: float, optimizer: Optimizer) -> Factor:

@@ -27,8 +27,9 @@ class Mup:
         return related(
             network,
             optimizer,
-            ratios.branches,
+            ratios,
             lambda part: in_width(part, ratios),
+            branch=1.0,
             scales_eps=False,
             even_pace=False,
         )

@@ -19,7 +19,7 @@ from evenstep.graph.model import EMBEDDING, vertices_whose_paths_meet
 from evenstep.graph.residual import Residuals, hidden_depth, residuals
 from evenstep.graph.roles import LayerPosition
 from evenstep.init import Network
-from evenstep.rules.layers import position_in
+from evenstep.rules.layers import geometric_mean, position_in
 from evenstep.rules.rule import Factor, Optimizer, RateFactors, steps_by_rate
 from evenstep.rules.width import hidden_width
 
@@ -31,6 +31,7 @@ class Part(NamedTuple):
 
     `position` is that of the layer. `inside` says whether it lies on a residual branch or, in a network without any,
     whether it is hidden; `ends` whether it takes its branch's multiplier; `table` whether data look up its rows.
+    `drawn` is the factor by which the initialisation draws a branch's end; None if it leaves that to the sum.
     """
 
     kind: Kind
@@ -38,6 +39,7 @@ class Part(NamedTuple):
     inside: bool
     ends: bool
     table: bool
+    drawn: float | None
 
 
 class Size(NamedTuple):
@@ -51,23 +53,26 @@ class Relation(NamedTuple):
     """Say how a parameter relates to the base's: Adam's rate, and the size of its gradients.
 
     Both are those before the multipliers of the parameter's output are folded in. `counted` are multipliers that the
-    initialisation already draws weights by.
+    initialisation already draws weights by, but for those of branches.
     """
 
     rate: Size = Size()
     gradient: Size = Size()
-    multipliers: tuple[Factor, ...] = ()
     counted: tuple[Factor, ...] = ()
 
 
 @dataclass(frozen=True)
 class Ratios:
-    """Hold m_N as `width`, m_N of the readouts as `readout`, m_L as `depth`, and its `branches`."""
+    """Hold m_N as `width`, m_N of the readouts as `readout`, m_L as `depth`, and its `branches`.
+
+    `drawn` is the factor by which the base's initialisation draws the ends of branches.
+    """
 
     width: float
     readout: float
     depth: float
     branches: Residuals
+    drawn: float
 
     @classmethod
     def of(cls, network: Network, base: Network) -> Ratios:
@@ -76,7 +81,8 @@ class Ratios:
         reads, base_reads = network.readout_fan_in, base.readout_fan_in
         readout = reads / base_reads if reads and base_reads else 1.0
         depth = _depth(network, branches) / _depth(base, residuals(base.live))
-        return cls(hidden_width(network) / hidden_width(base), readout, depth, branches)
+        drawn = geometric_mean(list(base.branch_scales.values())) if base.branch_scales else 1.0
+        return cls(hidden_width(network) / hidden_width(base), readout, depth, branches, drawn)
 
     def branch(self, power: float, *, rule: str) -> float:
         """Return the multiplier of residual branches under `rule`, m_L^-power; one if there are none."""
@@ -88,10 +94,20 @@ class Ratios:
             )
         return factor
 
-    def branch_factors(self, part: Part, branch: float) -> tuple[Factor, ...]:
-        """Return the multiplier of a parameter that ends a branch."""
+    def branch_factors(self, part: Part, branch: float) -> tuple[tuple[Factor, ...], tuple[Factor, ...]]:
+        """Return the multiplier of a parameter that ends a branch: what the rule adds, and what is drawn already.
+
+        Their product is `branch`, relative to the base.
+        """
+        if not part.ends:
+            return (), ()
+        drawn = self.drawn_already(part)
         words = f"{len(self.branches.sums)} residual branches, in a network {self.depth:.3g} times as deep as the base"
-        return (Factor("branch", branch, words),) if part.ends and branch != 1.0 else ()
+        return _listed("branch", branch / drawn, words), _listed("branch", drawn, words)
+
+    def drawn_already(self, part: Part) -> float:
+        """Return the factor of a branch's end that the initialisation has drawn already, relative to the base."""
+        return 1.0 if part.drawn is None else part.drawn / self.drawn
 
     def readout_factors(self) -> tuple[Factor, ...]:
         """Return the multiplier of readouts, by which every initialisation already draws those of wide networks."""
@@ -132,26 +148,30 @@ def parts(network: Network, branches: Residuals) -> Iterator[tuple[Parameter, Pa
             kind = "scalar"  # one number for each output, at any width
         ends = parameter.role in ("weight", "bias", "gain") and any(edge_index in branches.ends for edge_index in uses)
         inside = position == "hidden" and all(map(is_inside, uses))
-        yield parameter, Part(kind, position, inside, ends, parameter.note == EMBEDDING)
+        drawn = network.branch_scales.get(parameter.name)
+        yield parameter, Part(kind, position, inside, ends, parameter.note == EMBEDDING, drawn)
 
 
 def related(
     network: Network,
     optimizer: Optimizer,
-    branches: Residuals,
+    ratios: Ratios,
     relation_of: Callable[[Part], Relation],
     *,
+    branch: float,
     scales_eps: bool,
     even_pace: bool,
 ) -> RateFactors:
     """Return a rule's factors, given how it relates each parameter to the base's.
 
+    `branch` multiplies residual branches, relative to the base's, of which the initialisation may have drawn a part.
     With `scales_eps`, Adam's epsilon scales with the gradient. Decay keeps its pace over width and, with `even_pace`,
     also over depth.
     """
     factors = RateFactors((Factor("topology", 1.0, "this rule ignores topology"),), {}, {}, {}, {}, {}, {})
-    for parameter, part in parts(network, branches):
+    for parameter, part in parts(network, ratios.branches):
         name, relation = parameter.name, relation_of(part)
+        multipliers, drawn = ratios.branch_factors(part, branch)
         rate, gradient = relation.rate, relation.gradient
         if not steps_by_rate(optimizer):
             rate = Size(rate.width / gradient.width, rate.depth / gradient.depth)
@@ -160,8 +180,8 @@ def related(
         where = f"{part.position} {part.kind}"
         for kept, listed in (
             (factors.own, (*_listed("width", rate.width, where), *_listed("depth", rate.depth, where))),
-            (factors.multipliers, relation.multipliers),
-            (factors.counted, relation.counted),
+            (factors.multipliers, multipliers),
+            (factors.counted, (*relation.counted, *drawn)),
             (factors.eps, _listed("gradient", eps, where)),
             (factors.decay, _listed("pace", 1 / pace, "1 / the rate's factor")),
         ):

@@ -37,7 +37,7 @@ class UMup:
             relation = in_depth(part, ratios, alpha=self.alpha, branch=branch)
             return _of_unit_size(part, relation, math.sqrt(ratios.width))
 
-        return related(network, optimizer, ratios.branches, relation_of, scales_eps=True, even_pace=True)
+        return related(network, optimizer, ratios, relation_of, branch=branch, scales_eps=True, even_pace=True)
 
 
 def _of_unit_size(part: Part, relation: Relation, root: float) -> Relation:
@@ -50,6 +50,5 @@ def _of_unit_size(part: Part, relation: Relation, root: float) -> Relation:
     return Relation(
         Size(rate.width * root, rate.depth),
         Size(gradient.width / root, gradient.depth),
-        relation.multipliers,
         (Factor("unit", 1 / root, "fan_in^(-1/2) relative to the base's"),),
     )

@@ -40,9 +40,6 @@ class Weighted:
     kernel_length: float = 1.0
     # The factor of path lengths before a batch norm. Chosen on families with batch norm, including reported ones.
     batch_norm_depth_decay: float = 0.84
-    # The least share of a field's variance between examples that an average over all positions keeps: positions of one
-    # image are alike. Measured on feature maps of photographs (`results/averages`).
-    pooled_variance_floor: float = 0.1
     name: str = "weighted"
     layerwise: bool = True
 
@@ -56,7 +53,7 @@ class Weighted:
         )
         words = f"depth score: base's {base_score:.4g} / this network's {score:.4g}"
         topology = Factor("topology", base_score / score, words)
-        own = even_steps(network, base, optimizer, pooled_variance_floor=self.pooled_variance_floor)
+        own = even_steps(network, base, optimizer)
         if not (network.live.convolutions or base.live.convolutions):
             return RateFactors((topology,), own)
         longer, base_longer = with_kernels / score, base_with_kernels / base_score
