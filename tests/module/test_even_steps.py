@@ -195,18 +195,18 @@ class Averaged(nn.Module):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-def test_a_readout_of_averages_goes_faster_the_less_of_them_varies(optimizer: Optimizer) -> None:
-    """Of a mean over n positions an n-th varies, a tenth at least; SGD makes up for all of it, Adam for the root."""
-    rates = {}
-    for count in (1, 2, 4, 9, 11, 100):
-        planned = es.plan(Averaged(), torch.zeros(2, count, 8), optimizer=optimizer)
-        rates[count] = planned["readout.weight"].lr_scale / planned.lr_scale
-        # No other parameter has a part in it.
-        assert [p.name for p in planned.parameters if "average" in [factor.name for factor in p.factors]] == (
-            ["readout.weight"] if count > 1 else []
-        )
-    power = 0.5 if optimizer == "adam" else 1.0
-    assert rates == pytest.approx({count: rates[1] * min(count, 10) ** power for count in rates})
+def test_a_readout_of_averages_is_larger_the_less_of_them_varies(optimizer: Optimizer) -> None:
+    """Of a mean over n positions an n-th varies, a tenth at least: so much variance more, and an even step for it."""
+    plans = {
+        count: es.plan(Averaged(), torch.zeros(2, count, 8), optimizer=optimizer) for count in (1, 2, 4, 9, 11, 100)
+    }
+    stds = {count: plan["readout.weight"].std for count, plan in plans.items()}
+    assert stds == pytest.approx({count: stds[1] * min(count, 10) ** 0.5 for count in stds})
+    rates = {count: plan["readout.weight"].lr_scale / plan.lr_scale for count, plan in plans.items()}
+    power = 1 if optimizer == "adam" else 2
+    assert rates == pytest.approx({count: rates[1] * (stds[count] / stds[1]) ** power for count in rates})
+    others = {(p.name, p.std, p.lr_scale) for plan in plans.values() for p in plan.parameters if p.role == "weight"}
+    assert len({one for one in others if one[0] == "stem.weight"}) == 1  # no other parameter has a part in it
 
 
 @pytest.mark.parametrize(("optimizer", "power"), [("sgd", 0.5), ("momentum", 0.5), ("adam", 0.0)])

@@ -35,8 +35,8 @@ def test_the_first_attention_of_a_decoder_is_drawn_for_its_queries() -> None:
     assert not [p.name for p in plan.parameters if p.kept]
     assert plan["queries"].std == pytest.approx(1.0)  # an embedding that every example reads
     assert plan["decoder.self_attn.in_proj_weight"].std == pytest.approx(WIDTH**-0.5)
-    # Half of what joins the queries by the skip.
-    assert plan["decoder.self_attn.out_proj.weight"].std == pytest.approx((2 * WIDTH) ** -0.5)
+    # Half of what joins the queries by the skip, over the stream's three additions.
+    assert plan["decoder.self_attn.out_proj.weight"].std == pytest.approx((2 * 3 * WIDTH) ** -0.5)
 
 
 class Constant(nn.Module):

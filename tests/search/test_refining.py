@@ -210,3 +210,34 @@ def test_a_plan_without_a_rate_is_refused() -> None:
     factors = es.plan(network(), data()[0][:2], optimizer="momentum")
     with pytest.raises(es.InputError, match="factors only; plan with base="):
         refine(network(), factors, data())
+
+
+def steep(batch_size: int) -> Refinement:
+    """Refine a linear regression with a long flat valley: its best rate is next to the largest, at any batch size."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.logspace(0, -2, 8)
+    inputs = sizes * torch.randn(512, 8, generator=generator)
+    targets = inputs @ (torch.randn(8, 1, generator=generator) / sizes[:, None])
+    model = nn.Linear(8, 1, bias=False)
+    plan = es.plan(model, inputs[:2], base=0.14, base_graph=es.trace(model, inputs[:2]), optimizer="sgd")
+    options: dict[str, Any] = {"steps": 64, "train_steps": 64, "batch_size": 64, "engine": ENGINE}
+    return refine(model, plan, (inputs, targets), loss=F.mse_loss, run_batch_size=batch_size, **options)
+
+
+def test_rates_are_lowered_until_a_short_run_survives_them() -> None:
+    whole, quarter = steep(64), steep(16)
+    assert whole.diverged_at is None
+    assert quarter.diverged_at is not None
+    assert quarter.multiple < quarter.diverged_at  # the batch's rule asks for more than any batch survives
+    rates = dict(zip(quarter.search.grid, quarter.search.mean_losses, strict=True))
+    base = quarter.plan.base or 0.0
+    untrained = quarter.search.untrained or 0.0
+
+    def survived(rate: float) -> bool:
+        return any(tried >= rate * (1 - 1e-2) and loss < untrained for tried, loss in rates.items())
+
+    assert survived(base * quarter.multiple)
+    assert not survived(base * quarter.diverged_at)
+    assert f"lowered from x {quarter.diverged_at:.3g}" in quarter.plan.history[-1]
+    assert quarter.interval[0] <= quarter.multiple
+    assert Refinement.from_dict(json.loads(json.dumps(quarter.to_dict()))) == quarter

@@ -17,6 +17,8 @@ from evenstep.module.trace import OnUnknown
 from evenstep.planning import Plan
 from evenstep.planning.optimizers import OptimizerChoice, OptimizerLike, optimizer_choice
 from evenstep.planning.unwrap import unwrapped
+from evenstep.rules import Factor
+from evenstep.rules.rule import product
 from evenstep.search.base import Base, base_of
 from evenstep.search.copying import require_copies
 from evenstep.search.engines import Engine
@@ -34,6 +36,8 @@ from evenstep.search.short_runs import (
     examples_of_batch,
     examples_taken,
     searched,
+    short_runs,
+    survivable,
 )
 from evenstep.search.short_runs import COST as CHEAPEST
 from evenstep.search.showing import SearchProgress
@@ -115,16 +119,14 @@ def auto_plan(
 
     _report_far_targets(read(1))
     options: dict[str, Any] = {"seeds": 1, "name": name, "engine": engine, "store": store, "progress": progress}
+    of_search = options | {"optimizer": chosen, "init": init, "on_unknown": on_unknown}
     found, times, loaded = _searched(
         base,
         read,
         of_bases,
         most=budget / (TRIALS * base.share),
         octaves=2 if small else 1,
-        optimizer=chosen,
-        init=init,
-        on_unknown=on_unknown,
-        **options,
+        **of_search,
     )
     planned = plan_module(
         model,
@@ -140,7 +142,8 @@ def auto_plan(
     words = found.words if small else f"{found.words}, in the model's place"
     planned = replace(planned, history=(words,))
     if not small:  # the search was of the model itself, or of one that costs as much
-        return planned
+        sizes = {"steps": times * of_bases.steps, "batch_size": of_bases.batch_size}
+        return _surviving(planned, found, lambda rate: short_runs(base, loaded, grid=[rate], **sizes, **of_search))
     # If the base needs longer runs to learn, so does the model.
     steps = max(of_model.steps, min(times * of_model.steps, LONGEST, train_steps))
     return refine(
@@ -153,6 +156,16 @@ def auto_plan(
         batch_size=size,
         **options,
     ).plan
+
+
+def _surviving(planned: Plan, found: LRSearch, run_at: Callable[[float], LRSearch]) -> Plan:
+    """Return a plan at rates that survive a short run of the network that was searched in the model's place."""
+    wanted = found.rate * product(tuple(factor for factor in planned.factors if factor.name in ("batch", "length")))
+    rate, _ = survivable(wanted, found, run_at)
+    if rate == wanted:
+        return planned
+    factor = Factor("survived", rate / wanted, f"a short run at {wanted:.3g} diverged, one at {rate:.3g} did not")
+    return replace(planned.with_factor(factor), history=(*planned.history, f"lowered: {factor.why}"))
 
 
 def _report_far_targets(loaded: Loaded) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,11 +30,14 @@ from evenstep.search.searching import batch_size_of
 from evenstep.search.short_runs import (
     BATCH_OF_SHORT_RUNS,
     STEPS,
+    diverged_above,
     examples_of_batch,
     examples_taken,
     fall_of,
     has_learnt,
     searched,
+    short_runs,
+    survivable,
 )
 from evenstep.search.showing import SearchProgress
 from evenstep.search.tensors import Loaded
@@ -54,7 +58,8 @@ class Refinement:
 
     All rates of `plan` are `multiple` times those of the original plan, moved to this training. The best multiple lies
     in `interval` with 95% probability. `search` holds the rates and losses of the short runs: `steps` steps each, on
-    `search.batch_size` examples. The plan is for a training of `train_steps` steps on batches of `batch_size`.
+    `search.batch_size` examples. The plan is for a training of `train_steps` steps on batches of `batch_size`. If a
+    short run at the corrected rates diverged, `multiple` is lower than `diverged_at`, which they would have been.
     """
 
     plan: Plan
@@ -64,14 +69,16 @@ class Refinement:
     steps: int
     train_steps: int
     batch_size: int
+    diverged_at: float | None = None
 
     def __str__(self) -> str:
         """Return the correction and its evidence in one line."""
         low, high = self.interval
         runs = sum(map(len, self.search.losses))
+        lowered = "" if self.diverged_at is None else f"; lowered from x {self.diverged_at:.3g}, where one diverged"
         return (
             f"rates x {self.multiple:.3g} ({low:.3g} to {high:.3g}) by {runs} runs of the network itself, "
-            f"{self.steps} steps on {self.search.batch_size} examples each"
+            f"{self.steps} steps on {self.search.batch_size} examples each{lowered}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,6 +89,7 @@ class Refinement:
             "steps": self.steps,
             "train_steps": self.train_steps,
             "batch_size": self.batch_size,
+            "diverged_at": self.diverged_at,
             "search": self.search.to_dict(),
             "plan": self.plan.to_dict(),
         }
@@ -102,6 +110,7 @@ class Refinement:
                 plain_values.count("steps", known["steps"]),
                 plain_values.count("train_steps", known["train_steps"]),
                 plain_values.count("batch_size", known["batch_size"]),
+                None if (at := known.get("diverged_at")) is None else plain_values.positive("diverged_at", at),
             )
 
 
@@ -161,21 +170,31 @@ def refine(
     base, plan = plan.base, _for(plan, training)
     to_training = moved(plan.optimizer_name, Training(taken, steps), training, batch=BATCH_OF_SHORT_RUNS)
     preferred = 1 / product(to_training)  # multiple that short runs prefer, in the training's rates
-    found = searched(
-        lambda: copied(model),
-        data,
-        start=base * preferred,
-        octaves=1,
-        plan=plan,
-        steps=steps,
-        batch_size=taken,
-        seeds=seeds,
-        engine=engine,
-        store=store,
-        name=name,
-        progress=progress,
-    )
-    return _refined(plan, found, train_steps, size, preferred)
+    options: dict[str, Any] = {
+        "plan": plan,
+        "steps": steps,
+        "batch_size": taken,
+        "seeds": seeds,
+        "engine": engine,
+        "store": store,
+        "name": name,
+        "progress": progress,
+    }
+
+    def make() -> nn.Module:
+        return copied(model)
+
+    found = searched(make, data, start=base * preferred, octaves=1, **options)
+    run_at = partial(_run_at, make, data, options)
+    return _refined(plan, found, run_at, train_steps, size, preferred)
+
+
+def _run_at(make: Callable[[], nn.Module], data: Loaded, options: Mapping[str, Any], rate: float) -> LRSearch:
+    return short_runs(make, data, grid=[rate], **options)
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.3g}")
 
 
 def _for(plan: Plan, training: Training) -> Plan:
@@ -185,8 +204,15 @@ def _for(plan: Plan, training: Training) -> Plan:
     return replace(plan, training=plan.training.changed(assumed)).at(**asdict(training))
 
 
-def _refined(plan: Plan, found: LRSearch, train_steps: int, batch_size: int, preferred: float) -> Refinement:
-    """Return the refinement that follows from the short runs."""
+def _refined(
+    plan: Plan,
+    found: LRSearch,
+    run_at: Callable[[float], LRSearch],
+    train_steps: int,
+    batch_size: int,
+    preferred: float,
+) -> Refinement:
+    """Return the refinement that follows from the short runs, at rates that survive one."""
     assert plan.base is not None
     assert found.steps is not None
     if found.status == "all_diverged":
@@ -194,10 +220,9 @@ def _refined(plan: Plan, found: LRSearch, train_steps: int, batch_size: int, pre
             f"every short run diverged, at {found.grid[0] / plan.base:.3g} to {found.grid[-1] / plan.base:.3g} times "
             "the plan's rates; check the data's scale and the loss, or plan from another base"
         )
-    start, fall = found.untrained or 0.0, fall_of(found)
+    start, fall, limit = found.untrained or 0.0, fall_of(found), diverged_above(found)
     losses = {
-        # A run that ended further above its start than the best run fell has diverged, even if its loss is finite.
-        math.log2(rate / plan.base / preferred): mean if mean <= start + abs(fall) else math.inf
+        math.log2(rate / plan.base / preferred): mean if mean <= limit else math.inf
         for rate, mean in zip(found.grid, found.mean_losses, strict=True)
     }
     if not has_learnt(found, LEAST):
@@ -208,8 +233,12 @@ def _refined(plan: Plan, found: LRSearch, train_steps: int, batch_size: int, pre
         )
         losses, fall = {0.0: 0.0}, 1.0
     weighed = weigh(losses, EXPECTED, noise=NOISE * fall + NOTHING * abs(start), blur=BLUR)
-    multiple, low, high = (float(f"{math.pow(2.0, x):.3g}") for x in (weighed.octave, *weighed.interval))
-    refinement = Refinement(plan, multiple, (low, high), found, found.steps, train_steps, batch_size)
+    wanted, low, high = (_rounded(math.pow(2.0, octave)) for octave in (weighed.octave, *weighed.interval))
+    steps = found.steps
+    rate, found = survivable(plan.base * wanted, found, run_at)
+    multiple, diverged_at = _rounded(rate / plan.base), wanted if rate < plan.base * wanted else None
+    interval = min(low, multiple), high
+    refinement = Refinement(plan, multiple, interval, found, steps, train_steps, batch_size, diverged_at)
     training = f"{train_steps} steps on {batch_size}"
     factor = Factor("refined", multiple, f"{str(refinement).partition(' by ')[2]}, for {training}")
     history = (*plan.history, f"refined: {refinement}")

@@ -122,6 +122,19 @@ def affordable(examples: float, *, fewest: int, batch_size: int, train_steps: in
     return ShortRun(max(round(steps), 1), size)
 
 
+def short_runs(make_model: Callable[..., nn.Module], data: Loaded, **options: Any) -> LRSearch:
+    """Train short runs at the rates that the options of `search_lr` ask for."""
+    return search_lr(
+        make_model,
+        replace(data, batch_size=None),
+        schedule="cosine",
+        finest=1,
+        counted=COUNTED,
+        on_failure="return",
+        **options,
+    )
+
+
 def searched(
     make_model: Callable[..., nn.Module], data: Loaded, *, start: float, octaves: int, **options: Any
 ) -> LRSearch:
@@ -131,21 +144,37 @@ def searched(
     """
     searches: list[LRSearch] = []
     for places in ELSEWHERE:
-        found = search_lr(
-            make_model,
-            replace(data, batch_size=None),
-            schedule="cosine",
-            start=start * math.pow(2.0, places),
-            octaves=octaves,
-            finest=1,
-            counted=COUNTED,
-            on_failure="return",
-            **options,
-        )
+        found = short_runs(make_model, data, start=start * math.pow(2.0, places), octaves=octaves, **options)
         searches.append(found)
         if has_learnt(found, LITTLE):
             return _joined(searches, found)
     return _joined(searches, searches[0])  # a rate elsewhere that is only a little better is so by chance
+
+
+def survivable(rate: float, found: LRSearch, run_at: Callable[[float], LRSearch]) -> tuple[float, LRSearch]:
+    """Return a rate, lowered by half octaves until a short run survives it, and the search with the runs it took.
+
+    Rules translate rates of short runs to trainings, but what diverges in a few steps diverges in many. Noise of
+    smaller batches only makes that likelier. `run_at` trains one short run; rates up to one that survived need none.
+    """
+    searches = [found]
+    while rate > max((r for one in searches for r in _survived(one, found)), default=0.0):
+        searches.append(run_at(rate))
+        if _survived(searches[-1], found) or all(rate <= tried for tried in found.grid):
+            break
+        rate /= math.sqrt(2.0)
+    return rate, _joined(searches, found)
+
+
+def _survived(one: LRSearch, found: LRSearch) -> list[float]:
+    """Return the rates of a search at which no run diverged, as far as `found` tells."""
+    limit = diverged_above(found)
+    return [rate for rate, loss in zip(one.grid, one.mean_losses, strict=True) if loss <= limit]
+
+
+def diverged_above(found: LRSearch) -> float:
+    """Return the loss above which a run has diverged: further above its start than the best run fell."""
+    return (found.untrained or 0.0) + abs(fall_of(found))
 
 
 def has_learnt(found: LRSearch, share: float) -> bool:

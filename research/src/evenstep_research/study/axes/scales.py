@@ -156,15 +156,14 @@ def _axes(
     *,
     narrow: Size | None = None,
     kinds: tuple[str, ...] = tuple(KINDS),
-    trained: tuple[AxesOptimizer, ...] = get_args(AxesOptimizer),
     seeds: int,
 ) -> tuple[Axis, ...]:
-    """Return the axes of a scale; `narrow` is where width and depth cross, `trained` how batch and length train."""
+    """Return the axes of a scale; `narrow` is where width and depth cross."""
     languages = tuple(kind for kind in kinds if KINDS[kind] == "text")
     return tuple(
         Axis(name, values[name], narrow or middle, languages, ("adam", "muon"), SHAPES)
         if name in _SIZES
-        else Axis(name, values[name], middle, kinds, trained, (DEFAULT, OWN), seeds)
+        else Axis(name, values[name], middle, kinds, get_args(AxesOptimizer), (DEFAULT, OWN), seeds)
         for name in get_args(AxisName)
         if name in values
     )
@@ -195,7 +194,6 @@ CPU = AxesScale(
         Size(32, 2, 8, 200),
         {"batch": (4, 16, 64), "length": (100, 400, 1200), "width": (32, 64, 128), "depth": (2, 4, 8)},
         narrow=Size(32, 2, 8, 100),
-        trained=("adam", "momentum"),
         seeds=2,
     ),
     text_length=32,

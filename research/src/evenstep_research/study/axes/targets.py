@@ -14,24 +14,25 @@ LIMIT = 0.02
 OURS: Mapping[str, str] = {"width": DEFAULT, "depth": DEFAULT, "batch": BATCH.name, "length": LENGTH.name}
 RIVALS = ("completep", "mup")
 # Nothing is asked of SGD, which is measured on batch and length besides.
-ASKED_OF: Mapping[str, str] = {"batch": "adam", "length": "adam"}
+ASKED_OF: Mapping[str, Mapping[str, str]] = dict.fromkeys(("batch", "length"), {"adam": ", AdamW", "muon": ", Muon"})
 
 
 def targets(regrets: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> tuple[Target, ...]:
-    """Return what is asked of the mean regrets over all lines of each axis."""
-    return tuple(target for axis in axes for target in _of_axis(regrets, axis))
+    """Return what is asked of the mean regrets over the lines of each axis."""
+    return tuple(
+        target
+        for axis in axes
+        for optimizer, words in ASKED_OF.get(axis, {"all": ""}).items()
+        for target in _of_axis([line for line in regrets if line["optimizer"] == optimizer], axis, words)
+    )
 
 
-def _of_axis(regrets: Sequence[Mapping[str, Any]], axis: str) -> Iterator[Target]:
+def _of_axis(regrets: Sequence[Mapping[str, Any]], axis: str, words: str) -> Iterator[Target]:
     """Yield what is asked of an axis, over the cells that are measured; rules are compared on as many cells only."""
     known = {
-        line["rule"]: line
-        for line in regrets
-        if line["axis"] == axis
-        and line["optimizer"] == ASKED_OF.get(axis, "all")
-        and line["mean_above_own_best"] is not None
+        line["rule"]: line for line in regrets if line["axis"] == axis and line["mean_above_own_best"] is not None
     }
-    ours, what = known.get(OURS[axis]), f"{axis}{', AdamW' if axis in ASKED_OF else ''}: mean regret of `{OURS[axis]}`"
+    ours, what = known.get(OURS[axis]), f"{axis}{words}: mean regret of `{OURS[axis]}`"
     measured = None if ours is None else ours["mean_above_own_best"]
     note = "" if ours is None or ours["n"] == ours["cells"] else f"{ours['n']} of {ours['cells']} cells"
     yield Target(what, LIMIT, measured, note)
