@@ -29,9 +29,7 @@ def targets(regrets: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> tuple[
 
 def _of_axis(regrets: Sequence[Mapping[str, Any]], axis: str, words: str) -> Iterator[Target]:
     """Yield what is asked of an axis, over the cells that are measured; rules are compared on as many cells only."""
-    known = {
-        line["rule"]: line for line in regrets if line["axis"] == axis and line["mean_above_own_best"] is not None
-    }
+    known = {line["rule"]: line for line in regrets if line["axis"] == axis and line["mean_above_own_best"] is not None}
     ours, what = known.get(OURS[axis]), f"{axis}{words}: mean regret of `{OURS[axis]}`"
     measured = None if ours is None else ours["mean_above_own_best"]
     note = "" if ours is None or ours["n"] == ours["cells"] else f"{ours['n']} of {ours['cells']} cells"
