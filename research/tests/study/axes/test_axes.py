@@ -205,8 +205,9 @@ def smoke_plans(*names: str) -> tuple[Plans, dict[AxisName, Line]]:
 
 def test_rules_whose_plans_agree_share_their_runs_and_others_do_not() -> None:
     plans, lines = smoke_plans("width", "depth")
-    # Without a change of width muP is one rate, and u-muP depth-muP; without one of depth CompleteP's alpha is nothing.
-    shared = {"depth": [{"constant", "mup"}, {"depth-mup", "u-mup"}], "width": [{"constant", "am-mup"}]}
+    # Without a change of width u-muP is depth-muP; without one of depth CompleteP's alpha is nothing. muP is one rate
+    # for all there, but its branches start as large as the base's.
+    shared = {"depth": [{"depth-mup", "u-mup"}], "width": [{"constant", "am-mup"}]}
     shared["width"].append({"completep", "depth-mup"})
     for axis, line in lines.items():
         expected = shared[axis]

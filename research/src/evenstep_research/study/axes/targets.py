@@ -14,7 +14,8 @@ LIMIT = 0.02
 OURS: Mapping[str, str] = {"width": DEFAULT, "depth": DEFAULT, "batch": BATCH.name, "length": LENGTH.name}
 RIVALS = ("completep", "mup")
 # Nothing is asked of SGD, which is measured on batch and length besides.
-ASKED_OF: Mapping[str, Mapping[str, str]] = dict.fromkeys(("batch", "length"), {"adam": ", AdamW", "muon": ", Muon"})
+_OF_TWO: Mapping[str, str] = {"adam": ", AdamW", "muon": ", Muon"}
+ASKED_OF: Mapping[str, Mapping[str, str]] = {"batch": _OF_TWO, "length": _OF_TWO}
 
 
 def targets(regrets: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> tuple[Target, ...]:
