@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,14 +11,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evenstep.errors import InputError
-from evenstep_research.cli.measuring import bar, device_of, make_folder, require_counts
+from evenstep_research.cli.measuring import (
+    AsJson,
+    Device,
+    GpuWorkers,
+    Minutes,
+    Pages,
+    Quiet,
+    ResumedOut,
+    answered,
+    device_of,
+    names_in,
+    require_counts,
+    require_minutes,
+    resumable,
+    writing,
+)
 
 if TYPE_CHECKING:
-    from evenstep_research.study.axes.benchmark import AxesResult
     from evenstep_research.study.axes.scales import AxesScale, Line
-    from evenstep_research.study.real.benchmark import RealResources
 
-_ON_A_GPU = 14  # processes: small networks leave most of a GPU idle
 _MUON = "muon"
 
 
@@ -35,47 +45,34 @@ def axes(
     optimizers: Annotated[
         str | None, typer.Option(help="Only some of adam, momentum and muon, joined by commas.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; if not given, 1 on a CPU, 14 on a GPU.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda, else a GPU if there is one.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for record, table and picture; a run that stopped goes on from it.")
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Stop after so many minutes, and write what is complete.")
-    ] = None,
-    page: Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the tables into.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    workers: GpuWorkers = None,
+    device: Device = None,
+    out: ResumedOut = None,
+    minutes: Minutes = None,
+    page: Pages = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure where best rates go with width, depth, batch and length, and what rules lose."""
     from evenstep.report.marks import update_page
     from evenstep_research.report.axes import axes_marks
+    from evenstep_research.study.axes.benchmark import study
     from evenstep_research.study.axes.results import config_of, results_of
     from evenstep_research.study.axes.scales import axes_scale_named
-    from evenstep_research.study.real.benchmark import RealResources
     from evenstep_research.study.record import as_record
 
     chosen = axes_scale_named(scale)
-    lines, muon = _chosen(chosen, _split(only), _split(kinds), _split(optimizers))
+    lines, muon = _chosen(chosen, names_in(only), names_in(kinds), names_in(optimizers))
     require_counts({"--workers": workers})
-    if minutes is not None and not (math.isfinite(minutes) and minutes > 0):
-        raise InputError(f"--minutes is {minutes:g}; give a number above 0")
+    require_minutes(minutes)
     marks = axes_marks(chosen.name) if page else {}
     for path in page or ():
         update_page(path, marks, None)
-    named = device_of(device)
+    device_of(device)  # refused before anything is traced
     _require_folder(chosen, lines, muon, data)
     _require_packages(chosen, lines, muon)
-    if out is not None:
-        make_folder(out)
-    resources = RealResources(
-        named,
-        workers or (_ON_A_GPU if named.startswith("cuda") else 1),
-        None if data is None else str(data),
-        None if out is None else out / "ledger.jsonl",
-        minutes,
-    )
-    result = _measured(chosen, lines, resources, muon=muon, quiet=quiet)
+    resources = resumable(data, device, workers, out, minutes)
+    result = answered(lambda show: study(chosen, lines, resources, show, muon=muon), resources, quiet=quiet)
     record = as_record(config=config_of(result), results=results_of(result))
     if out is not None:
         _write(record, out)
@@ -85,10 +82,6 @@ def axes(
         print(json.dumps(record["results"]))
     else:
         _print(record)
-
-
-def _split(given: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (given or "").split(",") if part.strip())
 
 
 def _chosen(
@@ -149,37 +142,14 @@ def _require_packages(scale: AxesScale, lines: Sequence[Line], muon: bool) -> No
         package(name)
 
 
-def _measured(
-    scale: AxesScale, lines: Sequence[Line], resources: RealResources, *, muon: bool, quiet: bool
-) -> AxesResult:
-    """Return what was measured, with a bar on standard error."""
-    from evenstep_research.study.axes.benchmark import study
-
-    with bar(quiet=quiet) as show:
-        try:
-            result = study(scale, lines, resources, show, muon=muon)
-        except KeyboardInterrupt:
-            if resources.ledger is not None:
-                print("interrupted; the same command goes on from what is measured", file=sys.stderr)
-            raise
-    if result.answers.wanted and resources.ledger is not None:
-        print(
-            f"stopped after {resources.minutes:g} minutes; the same command goes on from what is measured",
-            file=sys.stderr,
-        )
-    return result
-
-
 def _write(record: dict[str, Any], out: Path) -> None:
     from evenstep_research.report.axes import draw_axes, write_table
     from evenstep_research.study.record import write
 
-    try:
+    with writing(out):
         write(out / "record.json", record)
         write_table(record["results"], out / "table.csv")
         draw_axes(record["results"], out / "curves.png")
-    except OSError as error:
-        raise InputError(f"the results cannot be written to '{out}' ({error}); give another --out") from None
 
 
 def _print(record: Mapping[str, Any]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
 
@@ -15,6 +16,7 @@ from evenstep.arguments import require_choice
 from evenstep.errors import InputError
 
 if TYPE_CHECKING:
+    from evenstep_research.study.real.benchmark import RealResources
     from evenstep_research.study.transfer.benchmark import BenchmarkResources
 
 
@@ -37,10 +39,90 @@ class BarProgress(Protocol):
 Device = Annotated[str | None, typer.Option(help="cpu or cuda, else a GPU if there is one.")]
 Precision = Annotated[str, typer.Option(help="float32, tf32 or bfloat16, on a GPU.")]
 Workers = Annotated[int | None, typer.Option(help="Processes; if not given, one a core on a CPU, one on a GPU.")]
+GpuWorkers = Annotated[int | None, typer.Option(help="Processes; if not given, 1 on a CPU, 14 on a GPU.")]
+Minutes = Annotated[float | None, typer.Option(help="Stop after so many minutes, and write what is complete.")]
+ResumedOut = Annotated[
+    Path | None, typer.Option(help="Folder for record, table and picture; a run that stopped goes on from it.")
+]
 Pages = Annotated[list[Path] | None, typer.Option(help="Pages of Markdown to write the tables into.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 PRECISIONS = ("float32", "tf32", "bfloat16")
+_ON_A_GPU = 14  # processes: small networks leave most of a GPU idle
+
+
+class WithWork(Protocol):
+    """What is known of a study, and the runs that are still wanted."""
+
+    @property
+    def wanted(self) -> Sequence[Any]:
+        """The runs that can be asked for now."""
+
+
+class Answered(Protocol):
+    """What a study of networks gives."""
+
+    @property
+    def answers(self) -> WithWork:
+        """All that is known."""
+
+
+AnsweredT = TypeVar("AnsweredT", bound=Answered)
+
+
+def names_in(given: str | None) -> tuple[str, ...]:
+    """Return the names in a list with commas."""
+    return tuple(part.strip() for part in (given or "").split(",") if part.strip())
+
+
+def require_minutes(minutes: float | None) -> None:
+    """Refuse a time that is none."""
+    if minutes is not None and not (math.isfinite(minutes) and minutes > 0):
+        raise InputError(f"--minutes is {minutes:g}; give a number above 0")
+
+
+def resumable(
+    data: Path | None, device: str | None, workers: int | None, out: Path | None, minutes: float | None
+) -> RealResources:
+    """Return where a study of networks runs; the folder of `out`, in which its ledger is, is made."""
+    from evenstep_research.study.real.benchmark import RealResources
+
+    named = device_of(device)
+    if out is not None:
+        make_folder(out)
+    return RealResources(
+        named,
+        workers or (_ON_A_GPU if named.startswith("cuda") else 1),
+        None if data is None else str(data),
+        None if out is None else out / "ledger.jsonl",
+        minutes,
+    )
+
+
+def answered(
+    study: Callable[[Callable[[BarProgress], None]], AnsweredT], resources: RealResources, *, quiet: bool
+) -> AnsweredT:
+    """Return what a study measures, with a bar on standard error; say where it can go on if it stops."""
+    goes_on = "the same command goes on from what is measured"
+    with bar(quiet=quiet) as show:
+        try:
+            result = study(show)
+        except KeyboardInterrupt:
+            if resources.ledger is not None:
+                print(f"interrupted; {goes_on}", file=sys.stderr)
+            raise
+    if result.answers.wanted and resources.ledger is not None:
+        print(f"stopped after {resources.minutes:g} minutes; {goes_on}", file=sys.stderr)
+    return result
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Refuse a folder that results cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"the results cannot be written to '{out}' ({error}); give another --out") from None
 
 
 def require_counts(options: Mapping[str, int | None]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,13 +12,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evenstep.errors import InputError
-from evenstep_research.cli.measuring import AsJson, Device, Pages, Quiet, bar, device_of, make_folder, require_counts
+from evenstep_research.cli.measuring import (
+    AsJson,
+    Device,
+    GpuWorkers,
+    Minutes,
+    Pages,
+    Quiet,
+    ResumedOut,
+    answered,
+    device_of,
+    names_in,
+    require_counts,
+    require_minutes,
+    resumable,
+    writing,
+)
 
 if TYPE_CHECKING:
-    from evenstep_research.study.real.benchmark import RealResources, RealResult
     from evenstep_research.study.real.scales import RealScale, Row
-
-_ON_A_GPU = 14  # processes: small networks leave most of a GPU idle
 
 
 def real(
@@ -32,14 +43,10 @@ def real(
     optimizers: Annotated[str | None, typer.Option(help="adam, momentum, or both joined by a comma.")] = None,
     steps: Annotated[str | None, typer.Option(help="Only rows of so many steps, joined by commas: 300.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds for each number, else the scale's own.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; if not given, 1 on a CPU, 14 on a GPU.")] = None,
+    workers: GpuWorkers = None,
     device: Device = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for record, table and picture; a run that stopped goes on from it.")
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Stop after so many minutes, and write what is complete.")
-    ] = None,
+    out: ResumedOut = None,
+    minutes: Minutes = None,
     page: Pages = None,
     as_json: AsJson = False,
     as_list: Annotated[bool, typer.Option("--list", help="List the rows of the scale and stop.")] = False,
@@ -48,35 +55,27 @@ def real(
     """Measure what plans are worth against one tuned rate, on networks that people train."""
     from evenstep.report.marks import update_page
     from evenstep_research.report.real import real_marks
-    from evenstep_research.study.real.benchmark import RealResources
+    from evenstep_research.study.real.benchmark import study
     from evenstep_research.study.real.results import config_of, results_of
     from evenstep_research.study.real.scales import real_scale_named, require_packages, rows_at
     from evenstep_research.study.record import as_record
 
     chosen = real_scale_named(scale)
-    rows = rows_at(chosen, networks=_split(networks), optimizers=_split(optimizers), steps=_numbers(steps))
+    rows = rows_at(chosen, networks=names_in(networks), optimizers=names_in(optimizers), steps=_numbers(steps))
     if as_list:
         _list(rows, as_json=as_json)
         return
     require_counts({"--seeds": seeds, "--workers": workers})
-    if minutes is not None and not (math.isfinite(minutes) and minutes > 0):
-        raise InputError(f"--minutes is {minutes:g}; give a number above 0")
+    require_minutes(minutes)
     marks = real_marks(chosen.name) if page else {}
     for path in page or ():
         update_page(path, marks, None)
-    named = device_of(device)
+    device_of(device)  # refused before anything is traced
     _require_folder(chosen, rows, data)
     require_packages(rows)
-    if out is not None:
-        make_folder(out)
-    resources = RealResources(
-        named,
-        workers or (_ON_A_GPU if named.startswith("cuda") else 1),
-        None if data is None else str(data),
-        None if out is None else out / "ledger.jsonl",
-        minutes,
-    )
-    result = _measured(chosen, rows, seeds or chosen.seeds, resources, quiet=quiet)
+    resources = resumable(data, device, workers, out, minutes)
+    count = seeds or chosen.seeds
+    result = answered(lambda show: study(chosen, rows, count, resources, show), resources, quiet=quiet)
     record = as_record(config=config_of(result), results=results_of(result))
     if out is not None:
         _write(record, out)
@@ -88,13 +87,9 @@ def real(
         _print(record["results"])
 
 
-def _split(given: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (given or "").split(",") if part.strip())
-
-
 def _numbers(given: str | None) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in _split(given))
+        return tuple(int(part) for part in names_in(given))
     except ValueError:
         raise InputError(f"--steps is '{given}'; give whole numbers joined by commas, such as 300,1500") from None
 
@@ -117,38 +112,15 @@ def _require_folder(scale: RealScale, rows: Sequence[Row], data: Path | None) ->
         located(CIFAR10, data)
 
 
-def _measured(
-    scale: RealScale, rows: Sequence[Row], seeds: int, resources: RealResources, *, quiet: bool
-) -> RealResult:
-    """Return what was measured, with a bar on standard error."""
-    from evenstep_research.study.real.benchmark import study
-
-    with bar(quiet=quiet) as show:
-        try:
-            result = study(scale, rows, seeds, resources, show)
-        except KeyboardInterrupt:
-            if resources.ledger is not None:
-                print("interrupted; the same command goes on from what is measured", file=sys.stderr)
-            raise
-    if result.answers.wanted and resources.ledger is not None:
-        print(
-            f"stopped after {resources.minutes:g} minutes; the same command goes on from what is measured",
-            file=sys.stderr,
-        )
-    return result
-
-
 def _write(record: dict[str, Any], out: Path) -> None:
     from evenstep_research.report.real import draw_real, write_table
     from evenstep_research.study.record import write
 
     rows = record["results"]["rows"]
-    try:
+    with writing(out):
         write(out / "record.json", record)
         write_table(rows, out / "table.csv")
         draw_real(rows, out / "curves.png")
-    except OSError as error:
-        raise InputError(f"the results cannot be written to '{out}' ({error}); give another --out") from None
 
 
 def _list(rows: Sequence[Row], *, as_json: bool) -> None:

@@ -9,16 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import torch
-
-from evenstep.errors import EvenstepError, TraceError
 from evenstep.graph import Graph
-from evenstep.module.trace import trace
 from evenstep.optim import ADAMS_SIZE
 from evenstep.planning import Plan, plan_graph
 from evenstep.planning.groups import matrices_of
 from evenstep_research.study.axes.scales import DEFAULT, OWN, AxesScale, Line, axes_scale_named
-from evenstep_research.study.real.plans import Tracing, fingerprint
+from evenstep_research.study.real.plans import Tracing, fingerprint, graph_of
 
 USUAL = "usual"
 USUAL_MUON_RATE, USUAL_ADAMW_RATE = 0.02, 3e-4  # of Muon's own README, for matrices and for all else
@@ -102,12 +98,5 @@ def _fingerprint(plan: Plan) -> str:
 
 @lru_cache(maxsize=128)
 def traced(scale: str, name: str) -> Graph:
-    """Return the graph of a network, the same in every process: parameters that plans keep are measured too."""
-    network = axes_scale_named(scale).network(name)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = network.make()
-    try:
-        return trace(model, network.example())
-    except EvenstepError as error:
-        raise TraceError(f"the network '{name}' cannot be planned: {error}") from None
+    """Return the graph of a network of a scale."""
+    return graph_of(axes_scale_named(scale).network(name))

@@ -14,6 +14,7 @@ from evenstep.errors import EvenstepError, TraceError
 from evenstep.graph import Graph
 from evenstep.module.trace import trace
 from evenstep.planning import Plan, plan_graph
+from evenstep_research.study.real.networks import RealNetwork
 from evenstep_research.study.real.scales import RealScale, Row, real_scale_named
 
 PLANNED = ("constant", "mup", "weighted")
@@ -69,12 +70,16 @@ def fingerprint(plan: Plan) -> str:
 
 @lru_cache(maxsize=64)
 def traced(scale: str, name: str) -> Graph:
+    """Return the graph of a network of a scale."""
+    return graph_of(real_scale_named(scale).network(name))
+
+
+def graph_of(network: RealNetwork) -> Graph:
     """Return the graph of a network, the same in every process: parameters that plans keep are measured too."""
-    network = real_scale_named(scale).network(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = network.make()
     try:
         return trace(model, network.example())
     except EvenstepError as error:
-        raise TraceError(f"the network '{name}' cannot be planned: {error}") from None
+        raise TraceError(f"the network '{network.name}' cannot be planned: {error}") from None
