@@ -5,9 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
+import evenstep as es
 from evenstep.errors import InputError
 from evenstep.graph import Edge, Graph, Parameter, Vertex, dag_cnn_graph, dag_mlp_graph
 from evenstep.graph.activations import gain
@@ -190,12 +193,108 @@ def test_all_branches_of_a_stream_add_what_one_would(blocks: int) -> None:
 
 
 def test_a_branch_that_a_trained_factor_makes_small_is_not_made_smaller() -> None:
-    """Of four blocks, each is allowed half; a factor below that, or just below, leaves less to do."""
+    """Of four blocks, each is allowed half its amplitude; a factor below that, or just above, leaves less to do."""
     factors = (1e-6, 0.2, 0.8, 1.0)
     network = Network.of(stream(4, end=lambda k: (Gate(factors[k]),)))
     assert dict(network.branch_scales) == pytest.approx({"w0": 1.0, "w1": 1.0, "w2": 0.5 / 0.8, "w3": 0.5})
     opened = Network.of(stream(4)).weights.std  # weights are drawn for open gates
     assert network.weights.std["w0"] == pytest.approx(2 * opened["w0"])
+
+
+class Blocks(nn.Module):
+    """Sixteen pre-norm blocks, joined to the stream by a function of stream and branch."""
+
+    def __init__(
+        self, join: Callable[[Tensor, Tensor], Tensor], *, shared: bool = False, squeezed: bool = False
+    ) -> None:
+        super().__init__()
+        self.join, self.count = join, 16
+        self.stem, self.readout = nn.Linear(8, 64), nn.Linear(64, 3)
+        made = 1 if shared else self.count
+        self.ups = nn.ModuleList(nn.Linear(64, 64) for _ in range(made))
+        self.downs = nn.ModuleList(nn.Linear(64, 64) for _ in range(made))
+        self.squeezes = nn.ModuleList(nn.Linear(64, 64) for _ in range(made)) if squeezed else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the readout of the stream."""
+        stream = self.stem(x)
+        for k in range(self.count):
+            k %= len(self.ups)
+            branch = self.downs[k](torch.relu(self.ups[k](nn.functional.layer_norm(stream, (64,)))))
+            if self.squeezes is not None:
+                branch = branch * torch.sigmoid(self.squeezes[k](branch))
+            stream = self.join(stream, branch)
+        logits: Tensor = self.readout(stream)
+        return logits
+
+
+def grown(model: nn.Module) -> float:
+    """Return the second moment of what the readout reads, over that of the first block's stream, as it is drawn."""
+    plan = es.plan(model, torch.zeros(4, 8), measure=False)
+    es.initialize_(model, plan, generator=torch.Generator().manual_seed(0))
+    read: list[float] = []
+
+    def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        read.append(float(inputs[0].square().mean()))
+
+    handle = model.readout.register_forward_pre_hook(note)  # type: ignore[union-attr]
+    with torch.no_grad():
+        x = torch.randn(2048, 8, generator=torch.Generator().manual_seed(1))
+        model(x)
+        start = float(model.stem(x).square().mean())  # type: ignore[operator]
+    handle.remove()
+    return read[0] / start
+
+
+@pytest.mark.parametrize(
+    ("join", "low", "high"),
+    [
+        (lambda stream, branch: stream + branch, 1.3, 1.9),  # half of one
+        (lambda stream, branch: (stream + branch) / math.sqrt(2), 0.35, 0.8),  # as without streams
+        (lambda stream, branch: math.sqrt(0.5) * stream + math.sqrt(0.5) * branch, 0.7, 1.3),  # keeps its size
+        (lambda stream, branch: stream + branch / 4, 1.6, 2.5),  # the module's own sixteenth each
+        (lambda stream, branch: 0.8 * stream + 0.6 * branch, 0.7, 1.3),
+    ],
+)
+def test_streams_keep_their_size_however_branches_are_added(
+    join: Callable[[Tensor, Tensor], Tensor], low: float, high: float
+) -> None:
+    assert low < grown(Blocks(join)) < high
+
+
+def test_one_block_used_again_and_again_adds_up_in_amplitude() -> None:
+    assert 1.1 < grown(Blocks(torch.add, shared=True)) < 2.5
+
+
+def test_a_branch_that_sets_its_own_factor_is_a_branch() -> None:
+    graph = es.trace(Blocks(torch.add, squeezed=True), torch.zeros(2, 8))
+    found = residuals(graph)
+    assert len(found.sums) == len(found.ends) == 16
+    assert set(found.blocked.values()) == {"a signal that sets its own factor"}  # for rules that multiply exactly
+    assert {joined.additions for joined in found.ends.values()} == {16}
+    assert grown(Blocks(torch.add, squeezed=True)) < 1.6
+    with pytest.raises(InputError, match="sets its own factor"):
+        plan_graph(graph, rule="completep", base_graph=stream(2))
+
+
+def test_additions_inside_a_branch_are_a_stream_of_their_own() -> None:
+    edges = [Edge("x", "s0", (Weight(8, fan_out=8),), ("stem",))]
+    for k in range(3):
+        edges += [
+            Edge(f"s{k}", f"i{k}", (Activation("relu"), Weight(8, fan_out=8)), (f"in{k}",)),
+            Edge(f"i{k}", f"j{k}", (Activation("relu"), Weight(8, fan_out=8)), (f"inner{k}",)),
+            Edge(f"i{k}", f"j{k}"),
+            Edge(f"j{k}", f"s{k + 1}", (Activation("relu"), Weight(8, fan_out=8)), (f"out{k}",)),
+            Edge(f"s{k}", f"s{k + 1}"),
+        ]
+    edges.append(Edge("s3", "y", (Weight(8, fan_out=2),), ("readout",)))
+    names = ["x", "s0", *(f"{kind}{k + (kind == 's')}" for k in range(3) for kind in "ijs"), "y"]
+    parameters = [
+        Parameter(edge.parameters[0], "weight", (8, 8), fan_in=8, fan_out=8) for edge in edges if edge.parameters
+    ]
+    network = Network.of(Graph.build(map(Vertex, names), edges, inputs="x", outputs="y", parameters=parameters))
+    expected = {f"inner{k}": 1.0 for k in range(3)} | {f"out{k}": 3**-0.5 for k in range(3)}
+    assert dict(network.branch_scales) == pytest.approx(expected)
 
 
 def test_a_stream_s_additions_are_counted_along_it() -> None:
@@ -223,7 +322,7 @@ def test_a_stream_s_additions_are_counted_along_it() -> None:
     assert sorted(found.sums) == ["a.s1", "a.s2", "b.s1", "b.s2", "b.s3"]
     additions = {both.edges[edge_index].target: joined.additions for edge_index, joined in found.ends.items()}
     assert additions == {"a.s1": 2, "a.s2": 2, "b.s1": 3, "b.s2": 3, "b.s3": 3}
-    assert all(joined.skipped for joined in found.ends.values())
+    assert all(joined.carried == 1.0 for joined in found.ends.values())
 
 
 def test_a_branch_beside_a_weight_shares_the_sum_with_it() -> None:

@@ -606,3 +606,33 @@ def test_multipliers_fold_alike_wherever_steps_are_as_large_as_their_rates(rule:
         assert lion[one.name].lr_scale == pytest.approx(one.lr_scale)
         assert (lion[one.name].decay_scale, muon[one.name].decay_scale) == pytest.approx((one.decay_scale,) * 2)
         assert muon[one.name].eps_scale == pytest.approx(one.eps_scale)
+
+
+class TwoStreams(nn.Module):
+    """An encoder of two blocks, read by every block of a decoder of five: streams of different lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.start, self.out = nn.Linear(6, 16), nn.Linear(6, 16), nn.Linear(16, 3)
+        self.encoder = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+        self.decoder = nn.ModuleList(nn.Linear(32, 16) for _ in range(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        encoded, stream = self.stem(x), self.start(x)
+        for block in self.encoder:
+            encoded = encoded + block(torch.relu(encoded))
+        for block in self.decoder:
+            stream = stream + block(torch.relu(torch.cat((stream, encoded), 1)))
+        logits: Tensor = self.out(stream)
+        return logits
+
+
+@pytest.mark.parametrize("rule", ["mup", "completep", "depth-mup", "u-mup", "am-mup"])
+def test_a_network_with_streams_of_several_lengths_is_its_own_measure(rule: Any) -> None:
+    graph = traced(TwoStreams())
+    by_rule, plain = (plan_graph(graph, rule=name, base_graph=graph, optimizer="adam") for name in (rule, "constant"))
+    assert [p.std for p in by_rule.parameters] == pytest.approx([p.std for p in plain.parameters])
+    assert {p.lr_scale for p in by_rule.parameters} == {1.0}
+    network = Network.of(graph)
+    assert network.branch_scales["encoder.0.weight"] == pytest.approx(2**-0.5)
+    assert network.branch_scales["decoder.0.weight"] == pytest.approx(5**-0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from evenstep.errors import InputError
 from evenstep.graph import Edge, Graph
 from evenstep.graph.operators import Average, Recurrent
 from evenstep.graph.residual import Joined
@@ -25,8 +26,8 @@ class Conserve(DrawnInitialisation):
     `fallback_preactivation_variance`.
 
     Skips would let a stream grow with every branch that it is joined by. So a branch is multiplied by n^-`branch_power`
-    on a stream of n additions: all branches together add what one of them would. A trained factor that makes a branch
-    start smaller anyway counts towards that.
+    on a stream of n additions: all branches together add what one of them would. A factor that makes a branch start
+    smaller anyway counts towards that, and so does one that makes the skip smaller, which leaves room for the branch.
 
     If the last vertex has second moment one, a readout's output has `readout_second_moment`, divided by the ratio if
     the readout reads more than the base's `readout_base_fan_in` units: outputs of wide networks start small, as in muP.
@@ -51,13 +52,25 @@ class Conserve(DrawnInitialisation):
         """True: a weight's output does not grow with its input."""
         return True
 
+    def __post_init__(self) -> None:
+        """Refuse a share of the variance that is none."""
+        super().__post_init__()
+        if not 0 < self.pooled_variance_floor <= 1:
+            raise InputError(
+                f"pooled_variance_floor is {self.pooled_variance_floor!r}; give a share above 0, at most 1"
+            )
+
     def relative_to(self, readout_fan_in: float | None) -> Conserve:
         """Return the initialisation with the base's readout width, unless it has one already."""
         return self if self.readout_base_fan_in is not None else replace(self, readout_base_fan_in=readout_fan_in)
 
     def branch_scale(self, joined: Joined) -> float:
-        """Return n^-`branch_power` on a stream of n additions, no less than 1 with the factors on the branch."""
-        return min(math.pow(joined.additions, -self.branch_power) / joined.scale, 1.0)
+        """Return n^-`branch_power` on a stream of n additions; less is needed where less is added or carried."""
+        assert joined.carried is not None
+        missing = max(1.0 - joined.carried**2, 0.0)  # what the branch may add without growth
+        adds = joined.scale**2 * max(joined.share, missing)
+        allowed = missing + joined.share * math.pow(joined.additions, -2 * self.branch_power)
+        return math.sqrt(min(allowed / adds, 1.0)) if adds else 1.0
 
     def variance_left(self, head: Head) -> float:
         """Return the share of the variance between examples that averages leave in what a readout reads."""

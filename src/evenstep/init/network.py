@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from evenstep.graph import Edge, Graph, Parameter, PathMoments, path_moments
 from evenstep.graph.operators import Moments, Norm, Offset, Recurrent, Weight, scaled
-from evenstep.graph.residual import residuals
+from evenstep.graph.residual import Joined, residuals
 from evenstep.graph.roles import Roles, roles
 from evenstep.graph.simplify import with_gates, with_tables_as_they_are
 from evenstep.init.initialisation import Initialisation
@@ -57,17 +57,20 @@ class Network:
     def branch_scales(self) -> Mapping[str, float]:
         """The initialisation's factors of what residual branches end in, by the names of weights, biases and gains.
 
-        One with several uses takes the smallest. Branches that no skip passes by are left out.
+        One with several uses takes the smallest. Uses of one weight add up in amplitude, so each counts as one more
+        addition for every other. Branches that no skip passes by are left out.
         """
         graph = (self.with_gates or self.graph).live()
-        kinds = {parameter.name: parameter.role for parameter in graph.parameters if parameter.trainable}
-        scales: dict[str, float] = {}
-        for edge_index, joined in residuals(graph).ends.items():
-            scale = self.init.branch_scale(joined)
-            for name in graph.edges[edge_index].parameters if joined.skipped else ():
-                if kinds.get(name) in ("weight", "bias", "gain"):
-                    scales[name] = min(scale, scales.get(name, 1.0))
-        return scales
+        taking = {p.name for p in graph.parameters if p.trainable and p.role in ("weight", "bias", "gain")}
+        joined: dict[str, list[Joined]] = {}
+        for edge_index, one in residuals(graph).ends.items():
+            for name in graph.edges[edge_index].parameters if one.carried is not None else ():
+                if name in taking:
+                    joined.setdefault(name, []).append(one)
+        return {
+            name: min(self.init.branch_scale(replace(one, additions=one.additions * len(uses))) for one in uses)
+            for name, uses in joined.items()
+        }
 
     @cached_property
     def scales(self) -> Mapping[str, float]:

@@ -31,7 +31,7 @@ class Part(NamedTuple):
 
     `position` is that of the layer. `inside` says whether it lies on a residual branch or, in a network without any,
     whether it is hidden; `ends` whether it takes its branch's multiplier; `table` whether data look up its rows.
-    `drawn` is the factor by which the initialisation draws a branch's end; None if it leaves that to the sum.
+    `drawn` says whether the initialisation draws it smaller, the more branches there are.
     """
 
     kind: Kind
@@ -39,7 +39,7 @@ class Part(NamedTuple):
     inside: bool
     ends: bool
     table: bool
-    drawn: float | None
+    drawn: bool
 
 
 class Size(NamedTuple):
@@ -65,7 +65,7 @@ class Relation(NamedTuple):
 class Ratios:
     """Hold m_N as `width`, m_N of the readouts as `readout`, m_L as `depth`, and its `branches`.
 
-    `drawn` is the factor by which the base's initialisation draws the ends of branches.
+    `drawn` is the factor by which the initialisation draws the ends of branches, relative to the base's.
     """
 
     width: float
@@ -81,7 +81,7 @@ class Ratios:
         reads, base_reads = network.readout_fan_in, base.readout_fan_in
         readout = reads / base_reads if reads and base_reads else 1.0
         depth = _depth(network, branches) / _depth(base, residuals(base.live))
-        drawn = geometric_mean(list(base.branch_scales.values())) if base.branch_scales else 1.0
+        drawn = _drawn(network) / _drawn(base)
         return cls(hidden_width(network) / hidden_width(base), readout, depth, branches, drawn)
 
     def branch(self, power: float, *, rule: str) -> float:
@@ -107,7 +107,7 @@ class Ratios:
 
     def drawn_already(self, part: Part) -> float:
         """Return the factor of a branch's end that the initialisation has drawn already, relative to the base."""
-        return 1.0 if part.drawn is None else part.drawn / self.drawn
+        return self.drawn if part.drawn else 1.0
 
     def readout_factors(self) -> tuple[Factor, ...]:
         """Return the multiplier of readouts, by which every initialisation already draws those of wide networks."""
@@ -118,6 +118,11 @@ class Ratios:
 def _depth(network: Network, branches: Residuals) -> int:
     """Return the number of residual additions or, if there are none, of hidden layers on one path; at least one."""
     return max(len(branches.sums) or hidden_depth(network.live, network.roles.positions), 1)
+
+
+def _drawn(network: Network) -> float:
+    """Return the mean factor by which the initialisation draws the ends of branches."""
+    return geometric_mean(list(network.branch_scales.values())) if network.branch_scales else 1.0
 
 
 def parts(network: Network, branches: Residuals) -> Iterator[tuple[Parameter, Part]]:
@@ -148,7 +153,7 @@ def parts(network: Network, branches: Residuals) -> Iterator[tuple[Parameter, Pa
             kind = "scalar"  # one number for each output, at any width
         ends = parameter.role in ("weight", "bias", "gain") and any(edge_index in branches.ends for edge_index in uses)
         inside = position == "hidden" and all(map(is_inside, uses))
-        drawn = network.branch_scales.get(parameter.name)
+        drawn = parameter.name in network.branch_scales
         yield parameter, Part(kind, position, inside, ends, parameter.note == EMBEDDING, drawn)
 
 

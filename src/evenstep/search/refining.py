@@ -225,7 +225,8 @@ def _refined(
         math.log2(rate / plan.base / preferred): mean if mean <= limit else math.inf
         for rate, mean in zip(found.grid, found.mean_losses, strict=True)
     }
-    if not has_learnt(found, LEAST):
+    learnt = has_learnt(found, LEAST)
+    if not learnt:
         warn(
             f"short runs of {found.steps} steps learn next to nothing (loss {start:.4g} to {start - fall:.4g}), so the "
             "plan stays unchanged; give more steps, and check the targets and the loss",
@@ -234,8 +235,9 @@ def _refined(
         losses, fall = {0.0: 0.0}, 1.0
     weighed = weigh(losses, EXPECTED, noise=NOISE * fall + NOTHING * abs(start), blur=BLUR)
     wanted, low, high = (_rounded(math.pow(2.0, octave)) for octave in (weighed.octave, *weighed.interval))
-    steps = found.steps
-    rate, found = survivable(plan.base * wanted, found, run_at)
+    steps, rate = found.steps, plan.base * wanted
+    if learnt:
+        rate, found = survivable(rate, found, run_at)
     multiple, diverged_at = _rounded(rate / plan.base), wanted if rate < plan.base * wanted else None
     interval = min(low, multiple), high
     refinement = Refinement(plan, multiple, interval, found, steps, train_steps, batch_size, diverged_at)

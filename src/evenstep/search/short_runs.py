@@ -159,9 +159,12 @@ def survivable(rate: float, found: LRSearch, run_at: Callable[[float], LRSearch]
     """
     searches = [found]
     while rate > max((r for one in searches for r in _survived(one, found)), default=0.0):
-        searches.append(run_at(rate))
-        if _survived(searches[-1], found) or all(rate <= tried for tried in found.grid):
+        if rate <= min(found.grid):
             break
+        if rate not in found.grid:
+            searches.append(run_at(rate))
+            if _survived(searches[-1], found):
+                break
         rate /= math.sqrt(2.0)
     return rate, _joined(searches, found)
 
