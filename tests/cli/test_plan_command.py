@@ -378,7 +378,9 @@ def test_a_plan_is_moved_to_the_training_that_is_named(run: Run) -> None:
     there = run(*known, "--batch-size", "256", "--steps", "32000", "--json").json()
     assert (there["batch_size"], there["steps"]) == (256, 32000)
     assert there["searched"] == {"batch_size": 64, "steps": 2000}
-    assert there["lr_scale"] / here["lr_scale"] == pytest.approx(4**0.25 * 16**-0.32)
+    assert there["lr_scale"] / here["lr_scale"] == pytest.approx(
+        4**0.25 * 16**-0.32 * (1 + 80 / 32000) / (1 + 80 / 2000)
+    )
     rules = ("--batch-rule", "linear", "--length-rule", "none")
     linear = run(*known, "--batch-size", "256", "--steps", "32000", *rules, "--json").json()
     assert linear["lr_scale"] / here["lr_scale"] == pytest.approx(4)
@@ -394,7 +396,7 @@ def test_a_plan_is_moved_to_the_training_that_is_named(run: Run) -> None:
         (*known, "--batch-size", "0"): ("batch_size is 0",),
         (*known, "--batch-size", "1280", "--batch-rule", "sde"): ("not below 1", "below 640"),
         (*known, "--batch-rule", "cubic"): ("batch rule is 'cubic'; choose one of fourth-root",),
-        (*known, "--length-rule", "cubic"): ("length rule is 'cubic'; choose one of power",),
+        (*known, "--length-rule", "cubic"): ("length rule is 'cubic'; choose one of travel",),
         (*known, "--batch-rule", "linear"): ("--batch-rule is 'linear'", "--batch-size"),
     }.items():
         done = run(*arguments)

@@ -194,7 +194,9 @@ def test_refine_moves_a_plan_to_its_training_first() -> None:
     assert there.plan.searched == Training(16, 500)
     added = there.plan.factors[len(plan.factors) :]
     assert [factor.name for factor in added] == ["length", "batch", "refined"]
-    assert [factor.value for factor in added[:2]] == pytest.approx([4**-0.32, 4**0.25])
+    assert [factor.value for factor in added[:2]] == pytest.approx(
+        [4**-0.32 * (1 + 80 / 6000) / (1 + 80 / 500), 4**0.25]
+    )
     assert (unknown.plan.training, unknown.plan.searched) == (Training(64, 1500), Training())
     assert unknown.plan.at(batch_size=1024).lr_scale == pytest.approx(2 * unknown.plan.lr_scale)
 

@@ -18,7 +18,7 @@ from evenstep.planning.html import plan_html
 from evenstep.planning.text import format_plan
 from evenstep.rules import Factor, Optimizer
 from evenstep.rules.batch import BATCH_RULES, BatchPower
-from evenstep.rules.length import LENGTH_RULES, Length, LengthPower
+from evenstep.rules.length import LENGTH_RULES, Length
 from evenstep.rules.training import Training, moved
 
 GRAPH = dag_mlp_graph("2_12")
@@ -68,15 +68,21 @@ def test_another_batch_multiplies_all_rates(rule: str, optimizer: Optimizer, bat
     assert [p.std for p in at] == [p.std for p in plan]
 
 
+def lower(steps: int, to: int) -> float:
+    """Return the factor of Adam's rates: one plus 80 steps over all, and beyond 1,500 steps the power of Bjorck."""
+    return (1 + 80 / to) / (1 + 80 / steps) * float((max(to, 1500) / max(steps, 1500)) ** -0.32)
+
+
 def test_another_length_multiplies_all_rates() -> None:
     plan = planned()
     longer = plan.at(steps=32_000)
-    assert over(longer, plan) == {float(f"{16**-0.32:.9g}")}
+    assert over(longer, plan) == {float(f"{lower(2000, 32_000):.9g}")}
     assert own(("batch", "length"), longer) == [("length", "from 2000 steps to 32000")]
     assert (longer.batch_size, longer.steps) == (64, 32_000)
-    assert over(plan.at(steps=32_000, length_rule=LengthPower(0.5, flat_to=1)), plan) == {0.25}
+    assert over(plan.at(steps=32_000, length_rule=Length(0.0, fall=0.5, flat_to=1)), plan) == {0.25}
     assert over(plan.at(steps=32_000, length_rule="none"), plan) == {1.0}
-    assert over(plan.at(steps=20, length_rule="travel"), plan) == {float(f"{2 / 1.01:.9g}")}
+    assert over(plan.at(steps=32_000, length_rule="power"), plan) == {float(f"{16**-0.32:.9g}")}
+    assert over(plan.at(steps=20), plan) == {float(f"{lower(2000, 20):.9g}")}
     assert over(planned("momentum").at(steps=32_000), planned("momentum")) == {1.0}
 
 
@@ -84,7 +90,7 @@ def test_both_axes_at_once_are_one_after_the_other() -> None:
     plan = planned()
     both = plan.at(batch_size=256, steps=32_000)
     assert both == plan.at(steps=32_000).at(batch_size=256)
-    assert over(both, plan) == {float(f"{4**0.25 * 16**-0.32:.9g}")}
+    assert over(both, plan) == {float(f"{4**0.25 * lower(2000, 32_000):.9g}")}
     assert own(("batch", "length"), both) == [
         ("length", "from 2000 steps to 32000"),
         ("batch", "from batches of 64 to 256"),
@@ -223,14 +229,14 @@ class Answering:
         ({}, {"batch_size": "many"}, "batch_size is 'many'"),
         ({}, {"batch_size": 8, "batch_rule": "cubic"}, "batch rule is 'cubic'; choose one of fourth-root, .*sde"),
         ({}, {"batch_size": 8, "batch_rule": BatchPower}, "batch rule is <class .*or give a value"),
-        ({}, {"steps": 8, "length_rule": LengthPower}, "length rule is <class .*or give a value"),
+        ({}, {"steps": 8, "length_rule": Length}, "length rule is <class .*or give a value"),
         (
             {},
             {"batch_size": 8, "batch_rule": Answering(3.0)},
             r"from 2000 steps on batches of 64 to .* by 3\.0; return a F",
         ),
         ({}, {"batch_size": 8, "batch_rule": Answering(Factor("batch", math.nan, ""))}, "return a Factor above 0"),
-        ({}, {"steps": 8, "length_rule": "cubic"}, "length rule is 'cubic'; choose one of power, travel, none"),
+        ({}, {"steps": 8, "length_rule": "cubic"}, "length rule is 'cubic'; choose one of travel, power, none"),
         ({}, {"batch_size": 2**900, "batch_rule": BatchPower(2.0, name="steep")}, "overflows; move them less"),
         (
             {},
@@ -344,7 +350,7 @@ def test_the_rules_of_a_move_are_one_function_s() -> None:
     assert moved("adam", Training(64), Training(steps=8)) == ()
 
 
-OWNERS = (BatchPower(), LengthPower(), Length())
+OWNERS = (BatchPower(), Length(), Length())
 
 
 @pytest.mark.parametrize(

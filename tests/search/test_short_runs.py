@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from evenstep.search import LocalEngine
 from evenstep.search.recipe import Loss
 from evenstep.search.short_runs import (
     BATCH_OF_SHORT_RUNS,
+    LENGTH_OF_SHORT_RUNS,
     affordable,
     examples_of_batch,
     examples_taken,
@@ -125,13 +127,14 @@ def test_a_run_is_no_longer_than_its_training_unless_that_is_cheaper_than_any_ru
 
 def test_rates_are_moved_by_the_rules_of_length_and_batch() -> None:
     runs, training = Training(16, 128), Training(64, 6000)
-    (length,) = moved("adam", runs, training, batch=BATCH_OF_SHORT_RUNS)
+    rules: dict[str, Any] = {"batch": BATCH_OF_SHORT_RUNS, "length": LENGTH_OF_SHORT_RUNS}
+    (length,) = moved("adam", runs, training, **rules)
     assert length.name == "length"
     assert length.value == pytest.approx(4**-0.32)
-    assert moved("adam", runs, Training(64, 1500), batch=BATCH_OF_SHORT_RUNS) == ()
-    (batch,) = moved("momentum", runs, training, batch=BATCH_OF_SHORT_RUNS)
+    assert moved("adam", runs, Training(64, 1500), **rules) == ()
+    (batch,) = moved("momentum", runs, training, **rules)
     assert (batch.name, batch.value) == ("batch", 2.0)
-    assert moved("sgd", runs, Training(16, 6000), batch=BATCH_OF_SHORT_RUNS) == ()
+    assert moved("sgd", runs, Training(16, 6000), **rules) == ()
 
 
 def test_a_start_where_networks_die_is_left() -> None:

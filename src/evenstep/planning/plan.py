@@ -277,7 +277,7 @@ class Plan:
 
         All rates get two further factors, `batch` and `length`, relative to the plan's current batch size and number of
         steps: by `batch_rule`, one of `fourth-root`, `root`, `root-linear`, `linear`, `sde`, `none` or a value of your
-        own (`evenstep.rules.batch`), and by `length_rule`, one of `power`, `travel`, `none` or a value of your own
+        own (`evenstep.rules.batch`), and by `length_rule`, one of `travel`, `power`, `none` or a value of your own
         (`evenstep.rules.length`). With `sde`, Adam's betas and epsilon move as well, in `param_groups` and `optimizer`.
 
         >>> from evenstep.graph import dag_mlp_graph

@@ -30,6 +30,7 @@ from evenstep.search.result import LRSearch
 from evenstep.search.searching import LEARNT, batch_size_of
 from evenstep.search.short_runs import (
     BATCH_OF_SHORT_RUNS,
+    LENGTH_OF_SHORT_RUNS,
     LONGEST,
     ShortRun,
     affordable,
@@ -138,7 +139,7 @@ def auto_plan(
         batch_size=of_bases.batch_size,
         steps=times * of_bases.steps,
         on_unknown=on_unknown,
-    ).at(batch_size=size, steps=train_steps, batch_rule=BATCH_OF_SHORT_RUNS)
+    ).at(batch_size=size, steps=train_steps, batch_rule=BATCH_OF_SHORT_RUNS, length_rule=LENGTH_OF_SHORT_RUNS)
     words = found.words if small else f"{found.words}, in the model's place"
     planned = replace(planned, history=(words,))
     if not small:  # the search was of the model itself, or of one that costs as much

@@ -29,6 +29,7 @@ from evenstep.search.result import NOTHING, LRSearch
 from evenstep.search.searching import batch_size_of
 from evenstep.search.short_runs import (
     BATCH_OF_SHORT_RUNS,
+    LENGTH_OF_SHORT_RUNS,
     STEPS,
     diverged_above,
     examples_of_batch,
@@ -168,7 +169,8 @@ def refine(
     taken = size if wanted >= size else max(wanted, examples_taken(model, data, size))
     training = Training(size, train_steps)
     base, plan = plan.base, _for(plan, training)
-    to_training = moved(plan.optimizer_name, Training(taken, steps), training, batch=BATCH_OF_SHORT_RUNS)
+    run = Training(taken, steps)
+    to_training = moved(plan.optimizer_name, run, training, batch=BATCH_OF_SHORT_RUNS, length=LENGTH_OF_SHORT_RUNS)
     preferred = 1 / product(to_training)  # multiple that short runs prefer, in the training's rates
     options: dict[str, Any] = {
         "plan": plan,
