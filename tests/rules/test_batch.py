@@ -12,7 +12,6 @@ from evenstep.rules.rule import Optimizer
     [
         ("fourth-root", "adam", 3**0.5),
         ("fourth-root", "muon", 3**0.5),
-        ("fourth-root", "sgd", 3**0.5),
         ("root-linear", "adam", 3.0),
         ("root-linear", "sgd", 9.0),
         ("root-linear", "momentum", 9.0),
@@ -29,6 +28,13 @@ def test_a_batch_nine_times_as_large(name: str, optimizer: Optimizer, value: flo
     assert (factor.name, factor.why) == ("batch", "from batches of 64 to 576")
     back = batch_rule(name).factor(64, searched=576, optimizer=optimizer)
     assert back.value * factor.value == pytest.approx(1)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_the_default_lowers_the_rates_of_sgd_and_does_not_raise_them(optimizer: Optimizer) -> None:
+    assert BATCH.factor(576, searched=64, optimizer=optimizer).value == 1.0
+    assert BATCH.factor(64, searched=576, optimizer=optimizer).value == pytest.approx(3**-0.5)
+    assert BatchPower().factor(576, searched=64, optimizer=optimizer).value == pytest.approx(3**0.5)
 
 
 def test_the_default_is_the_first_of_the_names() -> None:

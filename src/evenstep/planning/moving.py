@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenstep.arguments import require_number, shown
 from evenstep.errors import InputError, PlanWarning, warn
-from evenstep.rules.batch import BATCH, BatchRule, MovesAdam, batch_rule
+from evenstep.rules.batch import BatchRule, MovesAdam, batch_rule
 from evenstep.rules.length import LengthRule, length_rule
-from evenstep.rules.rule import Factor, product, steps_by_rate
+from evenstep.rules.rule import Factor, product
 from evenstep.rules.training import UNKNOWN, Training, moved
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 TORCH_BETAS = (0.9, 0.999)  # of torch's Adam, AdamW and NAdam
 _ROUNDING = 1e-9  # of a beta: a 1 - beta this close to one counts as one
-_SAFE_RISE = 1.5  # of SGD's rate with the batch: language models diverge at twice their best rate (results/axes)
 _WORDS = {"batch_size": "batch size", "steps": "number of steps"}
 
 
@@ -50,24 +49,7 @@ def moved_to(plan: Plan, to: Training, *, batch: str | BatchRule, length: str | 
         changed = _with(plan, _move(plan, plan.training, place, *rules), instead_of=_Move())
     changed = replace(changed, training=place)
     _require_in_range(changed)
-    if rules[0] is BATCH:
-        _warn_of_a_steep_rise(plan, changed)
     return changed
-
-
-def _warn_of_a_steep_rise(plan: Plan, changed: Plan) -> None:
-    """Warn if a move by the default batch rule raises SGD's rates steeply."""
-    before, after = (
-        product(tuple(factor for factor in moved.factors if factor.name == "batch")) for moved in (plan, changed)
-    )
-    rise = after / before
-    if not steps_by_rate(changed.optimizer_name) and rise > _SAFE_RISE:
-        warn(
-            f"the batch rule '{BATCH.name}' multiplies the rates of '{changed.optimizer_name}' by {rise:.3g}. Noise of "
-            "gradients allows that, as in most image models; where stability limits the rate, as in language models, "
-            "it is too much. Check it with evenstep.refine, or name a rule, such as batch_rule='none'",
-            PlanWarning,
-        )
 
 
 def _move(plan: Plan, start: Training, to: Training, batch: BatchRule, length: LengthRule) -> _Move:

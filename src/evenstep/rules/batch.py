@@ -31,15 +31,18 @@ class BatchPower:
     Theory knows two limits. If gradient noise limits the rate, one step of SGD on k times as many examples replaces k
     steps at k times the rate (Goyal et al. 2017, arXiv 1706.02677), and Adam's rate is proportional to sqrt(k)
     (Malladi et al. 2022, arXiv 2205.10287). If curvature limits it, neither rate depends on the batch. Real training
-    lies between the two. The default, the fourth root for all optimisers, loses least on the networks measured so far
-    (`results/axes`, `results/short-runs`): some want more, and under SGD language models diverge at more.
+    lies between the two. The default, the fourth root, loses least on the networks measured so far (`results/axes`,
+    `results/short-runs`). It lowers SGD's rates for smaller batches, where noise grows, but does not raise them for
+    larger ones (`sgd_rises`): a searched rate may be at the limit of stability, and in language models the next octave
+    diverges.
 
-    >>> BatchPower().factor(1024, searched=64, optimizer="adam").value
-    2.0
+    >>> [BATCH.factor(1024, searched=64, optimizer=name).value for name in ("adam", "sgd")]
+    [2.0, 1.0]
     """
 
     adam_power: float = 0.25
     sgd_power: float = 0.25
+    sgd_rises: bool = True
     name: str = "fourth-root"
 
     def __post_init__(self) -> None:
@@ -48,8 +51,10 @@ class BatchPower:
     def factor(self, batch: float, *, searched: float, optimizer: Optimizer) -> Factor:
         """Return the factor that moves a rate from batches of `searched` examples to batches of `batch`."""
         ratio = require_number("batch", batch, above=0) / require_number("searched", searched, above=0)
-        power = self.adam_power if steps_by_rate(optimizer) else self.sgd_power
-        return Factor("batch", math.pow(ratio, power), f"from batches of {searched:g} to {batch:g}")
+        value = math.pow(ratio, self.adam_power if steps_by_rate(optimizer) else self.sgd_power)
+        if not (self.sgd_rises or steps_by_rate(optimizer)):
+            value = min(value, 1.0)
+        return Factor("batch", value, f"from batches of {searched:g} to {batch:g}")
 
 
 @runtime_checkable
@@ -89,7 +94,7 @@ class Sde:
 
     def factor(self, batch: float, *, searched: float, optimizer: Optimizer) -> Factor:
         """Return the factor that moves a rate from batches of `searched` examples to batches of `batch`."""
-        return BatchPower(0.5, 1.0, self.name).factor(batch, searched=searched, optimizer=optimizer)
+        return BatchPower(0.5, 1.0, name=self.name).factor(batch, searched=searched, optimizer=optimizer)
 
     def settings(self, batch: float, *, searched: float, optimizer: Optimizer) -> AdamFactors:
         """Return the factors of 1 - beta and of epsilon; SGD has neither, and other optimisers are refused."""
@@ -106,7 +111,7 @@ class Sde:
         )
 
 
-BATCH = BatchPower()  # the default
+BATCH = BatchPower(sgd_rises=False)  # the default
 BATCH_RULES: Mapping[str, BatchRule] = {
     rule.name: rule
     for rule in (
