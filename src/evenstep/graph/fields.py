@@ -58,13 +58,15 @@ def _problem(name: str, default: Any, given: Any) -> str:
 
 
 def require_valid_fields(owner: Any) -> None:
-    """Refuse a rule or an initialisation with a number that is not finite or is below zero."""
+    """Refuse a rule or an initialisation with a number that is not finite or below zero, or a switch that is none."""
     for f in fields(owner):
         value = getattr(owner, f.name)
         if type(f.default) in (int, float) and not (
             isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
         ):
             raise InputError(f"{f.name} of {owner.name or type(owner).__name__} is {value!r}; give a number from 0 up")
+        if type(f.default) is bool and type(value) is not bool:
+            raise InputError(f"{f.name} of {owner.name or type(owner).__name__} is {value!r}; give True or False")
 
 
 def described(owner: Any) -> str:
