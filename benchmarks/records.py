@@ -101,9 +101,7 @@ RECORDS: dict[str, Source] = {
         "python benchmarks/spoilt_plans.py --data DIR --out results/spoilt-plans",
         (*TRAIN, "benchmarks/spoilt_plans.py"),
     ),
-    "starts/record.json": Source(
-        "python benchmarks/starts.py --data DIR --out results/starts", (*REAL, "benchmarks/starts.py")
-    ),
+    "starts/record.json": Source("python benchmarks/starts.py --out results/starts", (*REAL, "benchmarks/starts.py")),
     "sweep/record.json": Source(
         "python benchmarks/sweep_transformers.py --out results/sweep", (*READ, "benchmarks/sweep_transformers.py")
     ),

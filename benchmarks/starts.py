@@ -1,11 +1,10 @@
 """Measure what the size of residual branches and of readouts at the start is worth, and how best rates go with depth.
 
-    python benchmarks/starts.py --data DIR [--workers 2] [--networks 'resnet*'] [--out results/starts] [--page PAGE]
+    python benchmarks/starts.py [--workers 2] [--networks 'residual*'] [--out results/starts] [--page PAGE]
 
-Networks of the demo (digits and text), residual MLPs without norms, and those of `evenstep study real --scale cpu`
-train by plans that are their own bases, so that rates compare. Starts differ in two fields of `Conserve`: by which
-power of a stream's additions branches shrink, and whether readouts make up for averages; the last networks start in two
-ways only, as they take longest. Rates are an octave apart
+Networks of the demo (digits and text) and residual MLPs without norms train by plans that are their own bases, so that
+rates compare. Starts differ in two fields of `Conserve`: by which power of a stream's additions branches shrink, and
+whether readouts make up for averages. Rates are an octave apart
 until the best has both neighbours. Every run is a line of the ledger, known by its plan's numbers: a measurement that
 was stopped continues, and a rule that has changed is measured again.
 """
@@ -36,8 +35,6 @@ from evenstep.init import Conserve
 from evenstep.report.marks import Marks, update_page
 from evenstep.report.table import markdown_table
 from evenstep.search import plain_values
-from evenstep_research.study.real.compact import compact_set
-from evenstep_research.study.real.scales import CPU
 from evenstep_research.study.real.training import Batches, train
 from evenstep_research.study.record import as_record, write
 
@@ -50,9 +47,8 @@ STARTS: Mapping[str, Conserve] = {
 }
 OPTIMIZERS = ("adam", "momentum")
 FIRST = {"adam": 0.008, "momentum": 0.1}
-DEMO_STEPS, DEMO_BATCH = 150, 16
-SEEDS = {DEMO_STEPS: 3, CPU.steps: CPU.seeds}
-RUN = ("network", "optimizer", "steps", "start", "plan", "rate", "seed")  # what tells runs apart
+STEPS, BATCH, SEEDS = 150, 16, 3
+RUN = ("network", "optimizer", "start", "plan", "rate", "seed")  # what tells runs apart
 
 
 class ResidualMLP(nn.Module):
@@ -75,12 +71,11 @@ class ResidualMLP(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A network, what it trains on, and for how long."""
+    """A network, and what it trains on."""
 
     name: str
     make: Callable[[], nn.Module]
     data: str
-    steps: int
 
 
 class Windows(Batches):
@@ -99,27 +94,23 @@ def cases() -> tuple[Case, ...]:
         ("ViT", ViT, "digits", (2, 4, 8)),
         ("tied transformer", LanguageModel, "windows", (2, 4, 8)),
     )
-    small = (
-        Case(f"{kind}, depth {depth}", partial(make, depth), data, DEMO_STEPS)
+    return tuple(
+        Case(f"{kind}, depth {depth}", partial(make, depth), data)
         for kind, make, data, depths in kinds
         for depth in depths
     )
-    compact = (Case(network.name, network.make, network.data, CPU.steps) for network in compact_set())
-    return (*small, *compact)
 
 
 @cache
-def batches(data: str, folder: str) -> Batches:
-    if data in CPU.sources:
-        return CPU.sources[data].load(torch.device("cpu"), folder)  # type: ignore[index]
+def batches(data: str) -> Batches:
     inputs, targets = digits() if data == "digits" else text()
     kind = Batches if data == "digits" else Windows
-    return kind("images" if data == "digits" else "text", inputs, targets, size=DEMO_BATCH)
+    return kind("images" if data == "digits" else "text", inputs, targets, size=BATCH)
 
 
-def measured(case: Case, optimizer: str, start: str, folder: str, ledger: Ledger) -> dict[str, Any]:
+def measured(case: Case, optimizer: str, start: str, ledger: Ledger) -> dict[str, Any]:
     """Return the losses of a network by a start, over rates an octave apart."""
-    drawn = batches(case.data, folder)
+    drawn = batches(case.data)
     example = drawn.draw(torch.Generator().manual_seed(0))[0]
     model = _made(case, 0)
     graph = es.trace(model, example)
@@ -129,17 +120,16 @@ def measured(case: Case, optimizer: str, start: str, folder: str, ledger: Ledger
     known = hashlib.sha256(json.dumps(numbers).encode()).hexdigest()[:12]
 
     def loss(rate: float) -> float:
-        seeds = SEEDS[case.steps]
-        return sum(_loss(rate, seed) for seed in range(seeds)) / seeds
+        return sum(_loss(rate, seed) for seed in range(SEEDS)) / SEEDS
 
     def _loss(rate: float, seed: int) -> float:
         def train_() -> dict[str, Any]:
             network = _made(case, seed)
             es.initialize_(network, plan, generator=torch.Generator().manual_seed(seed))
             given = plan.scale("*", rate).optimizer(network)
-            return {"loss": plain_values.finite_or_none(train(network, given, drawn, steps=case.steps, seed=seed))}
+            return {"loss": plain_values.finite_or_none(train(network, given, drawn, steps=STEPS, seed=seed))}
 
-        line = {"network": case.name, "optimizer": optimizer, "steps": case.steps, "start": start}
+        line = {"network": case.name, "optimizer": optimizer, "start": start}
         line |= {"plan": known, "rate": rate, "seed": seed}
         return plain_values.loss("the loss", ledger.measured(line, train_)["loss"])
 
@@ -172,20 +162,17 @@ def _bottom(rate: float, losses: list[float]) -> float:
     return rate * 2.0 ** (0.5 * (low - high) / bend) if math.isfinite(bend) and bend > 0 else rate
 
 
-def _task(task: tuple[str, str, str, str, Path]) -> dict[str, Any]:
-    name, optimizer, start, folder, out = task
+def _task(task: tuple[str, str, str, Path]) -> dict[str, Any]:
+    name, optimizer, start, out = task
     torch.set_num_threads(1)
     case = next(case for case in cases() if case.name == name)
-    return measured(case, optimizer, start, folder, Ledger(out / "ledger.jsonl", RUN))
+    return measured(case, optimizer, start, Ledger(out / "ledger.jsonl", RUN))
 
 
 def table(record: Mapping[str, Any]) -> str:
     """Return the losses and best rates of all networks by start, in Markdown."""
     config, origin = record["config"], record["provenance"]
-    words = (
-        f"Means over {config['seeds']['small']} seeds, {config['seeds']['compact']} of compact networks; "
-        f"{origin['device']}, torch {origin['versions']['torch']}, commit {origin['commit']}."
-    )
+    words = f"{config['steps']} steps, means over {config['seeds']} seeds; {origin['device']}, torch {origin['versions']['torch']}, commit {origin['commit']}."
     found = {(row["network"], row["optimizer"], row["start"]): row for row in record["results"]["rows"]}
     networks = list(dict.fromkeys(row["network"] for row in record["results"]["rows"]))
     parts = [words]
@@ -202,17 +189,16 @@ def marks() -> Marks:
     return {"starts": table}
 
 
-def _tasks(args: argparse.Namespace) -> Iterator[tuple[str, str, str, str, Path]]:
+def _tasks(args: argparse.Namespace) -> Iterator[tuple[str, str, str, Path]]:
     for case in cases():
-        if any(fnmatchcase(case.name, pattern) for pattern in args.networks.split(",")):
+        if any(fnmatchcase(case.name, pattern) for pattern in args.networks.split(";")):
             for optimizer in OPTIMIZERS:
-                for start in STARTS if case.steps == DEMO_STEPS else (BEFORE, NOW):
-                    yield case.name, optimizer, start, args.data, args.out
+                for start in STARTS:
+                    yield case.name, optimizer, start, args.out
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", required=True)
     parser.add_argument("--networks", default="*")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("results/starts"))
@@ -221,9 +207,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
         results = list(pool.map(_task, _tasks(args)))
-    seeds = {"small": SEEDS[DEMO_STEPS], "compact": SEEDS[CPU.steps]}
-    steps = {"small": DEMO_STEPS, "compact": CPU.steps}
-    config = {"seeds": seeds, "steps": steps, "batch_size": DEMO_BATCH}
+    config = {"seeds": SEEDS, "steps": STEPS, "batch_size": BATCH}
     record = as_record(config=config, results={"rows": results})
     write(args.out / "record.json", record)
     if args.page is not None:
