@@ -129,8 +129,8 @@ def measured(case: Case, optimizer: str, start: str, ledger: Ledger) -> dict[str
             given = plan.scale("*", rate).optimizer(network)
             return {"loss": plain_values.finite_or_none(train(network, given, drawn, steps=STEPS, seed=seed))}
 
-        line = {"network": case.name, "optimizer": optimizer, "start": start}
-        line |= {"plan": known, "rate": rate, "seed": seed}
+        names = {"network": case.name, "optimizer": optimizer, "start": start, "plan": known}
+        line: dict[str, Any] = names | {"rate": rate, "seed": seed}
         return plain_values.loss("the loss", ledger.measured(line, train_)["loss"])
 
     losses: dict[float, float] = {}
@@ -172,7 +172,10 @@ def _task(task: tuple[str, str, str, Path]) -> dict[str, Any]:
 def table(record: Mapping[str, Any]) -> str:
     """Return the losses and best rates of all networks by start, in Markdown."""
     config, origin = record["config"], record["provenance"]
-    words = f"{config['steps']} steps, means over {config['seeds']} seeds; {origin['device']}, torch {origin['versions']['torch']}, commit {origin['commit']}."
+    words = (
+        f"{config['steps']} steps, means over {config['seeds']} seeds; {origin['device']}, "
+        f"torch {origin['versions']['torch']}, commit {origin['commit']}."
+    )
     found = {(row["network"], row["optimizer"], row["start"]): row for row in record["results"]["rows"]}
     networks = list(dict.fromkeys(row["network"] for row in record["results"]["rows"]))
     parts = [words]
