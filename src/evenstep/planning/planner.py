@@ -100,8 +100,9 @@ def plan_network(
         plan, network = _planned(graph, chosen, start, kind, rate, base_graph)
     if kind.name == "muon":
         plan = _with_matrices(plan)
-    words = getattr(base, "words", "")
-    return replace(plan, history=(words,) if words else (), training=training, searched=training), network
+    remark = getattr(base, "remark", "")
+    words = (getattr(base, "words", ""), f"the base's search: {remark}" if remark else "")
+    return replace(plan, history=tuple(filter(None, words)), training=training, searched=training), network
 
 
 def _with_matrices(plan: Plan) -> Plan:
@@ -318,7 +319,8 @@ def _require_like(base: BaseSearch | float | None, rule: Rule) -> None:
     raise InputError(
         f"the base was searched with {ways[searched.layerwise]}, but rule '{rule.name}' needs "
         f"{ways[rule.layerwise]}; search the base with plan=evenstep.plan(make_model(), example_inputs, "
-        f"rule='{rule.name}', base_graph=evenstep.trace(make_model(), example_inputs))"
+        f"rule='{rule.name}', optimizer={getattr(base, 'optimizer', 'sgd')!r}, "
+        "base_graph=evenstep.trace(make_model(), example_inputs))"
     )
 
 

@@ -42,7 +42,7 @@ class BatchPower:
 
     adam_power: float = 0.25
     sgd_power: float = 0.25
-    sgd_rises: bool = True
+    sgd_rises: bool = False
     name: str = "fourth-root"
 
     def __post_init__(self) -> None:
@@ -94,7 +94,9 @@ class Sde:
 
     def factor(self, batch: float, *, searched: float, optimizer: Optimizer) -> Factor:
         """Return the factor that moves a rate from batches of `searched` examples to batches of `batch`."""
-        return BatchPower(0.5, 1.0, name=self.name).factor(batch, searched=searched, optimizer=optimizer)
+        return BatchPower(0.5, 1.0, sgd_rises=True, name=self.name).factor(
+            batch, searched=searched, optimizer=optimizer
+        )
 
     def settings(self, batch: float, *, searched: float, optimizer: Optimizer) -> AdamFactors:
         """Return the factors of 1 - beta and of epsilon; SGD has neither, and other optimisers are refused."""
@@ -111,14 +113,14 @@ class Sde:
         )
 
 
-BATCH = BatchPower(sgd_rises=False)  # the default
+BATCH = BatchPower()  # the default
 BATCH_RULES: Mapping[str, BatchRule] = {
     rule.name: rule
     for rule in (
         BATCH,
-        BatchPower(0.5, 0.5, name="root"),
-        BatchPower(0.5, 1.0, name="root-linear"),
-        BatchPower(1.0, 1.0, name="linear"),
+        BatchPower(0.5, 0.5, sgd_rises=True, name="root"),
+        BatchPower(0.5, 1.0, sgd_rises=True, name="root-linear"),
+        BatchPower(1.0, 1.0, sgd_rises=True, name="linear"),
         BatchPower(0.0, 0.0, name="none"),
         Sde(),
     )

@@ -63,8 +63,8 @@ def moved(
 
     A size that either side does not know changes nothing, and factors of one are left out.
 
-    >>> [(f.name, f.value) for f in moved("adam", Training(64, 300), Training(1024, 1000))]
-    [('batch', 2.0)]
+    >>> [(f.name, f.value) for f in moved("adam", Training(64, 80), Training(1024, 160))]
+    [('length', 0.75), ('batch', 2.0)]
     """
     factors = []
     try:

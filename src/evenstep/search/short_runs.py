@@ -28,7 +28,7 @@ from evenstep.search.searching import search_lr
 from evenstep.search.tensors import Loaded, runs_on
 
 # From a quarter of the batch to the whole. Measured: power 0.1 for Adam, 0.6 for SGD (results/short-runs).
-BATCH_OF_SHORT_RUNS = BatchPower(adam_power=0.0, sgd_power=0.5, name="short runs")  # moves their rates
+BATCH_OF_SHORT_RUNS = BatchPower(adam_power=0.0, sgd_power=0.5, sgd_rises=True, name="short runs")  # moves their rates
 # Runs of 128 steps on a quarter of the batch like Adam's rates of 1,500 on whole batches (results/short-runs).
 LENGTH_OF_SHORT_RUNS = LENGTH_RULES["power"]
 STEPS = 128  # of a run: fewer say little, and more say hardly more
