@@ -319,7 +319,7 @@ def _require_like(base: BaseSearch | float | None, rule: Rule) -> None:
     raise InputError(
         f"the base was searched with {ways[searched.layerwise]}, but rule '{rule.name}' needs "
         f"{ways[rule.layerwise]}; search the base with plan=evenstep.plan(make_model(), example_inputs, "
-        f"rule='{rule.name}', optimizer={getattr(base, 'optimizer', 'sgd')!r}, "
+        f"rule='{rule.name}', optimizer={getattr(base, 'optimizer', None) or 'sgd'!r}, "
         "base_graph=evenstep.trace(make_model(), example_inputs))"
     )
 
