@@ -321,7 +321,9 @@ def test_a_search_takes_a_base_and_a_plan_takes_the_search(name: str) -> None:
     )
     assert min(math.inf, *(loss for row in found.losses for loss in row)) < math.inf
     plan = es.plan(model, inputs, base=replace(found, status="ok"), measure=False)
-    assert plan.history == (found.words,)
+    assert plan.history[0] == found.words
+    # A flat curve of so few steps is named, not hidden.
+    assert plan.history[1:] == ((f"the base's search: {found.remark}",) if found.remark else ())
     assert found.words.startswith("base: ")
     assert {parameter.name for parameter in plan.parameters} == {name for name, _ in model.named_parameters()}
     assert {parameter.name for parameter in found.graph.parameters} == {name for name, _ in base().named_parameters()}
